@@ -1,0 +1,141 @@
+"""Pure tensor math of prototypes and assignments: each function is one formula.
+
+Shapes: ``z`` is (n, p), ``prototypes`` is (k, p), everything per pair is (n, k).
+Distances and sums over samples are accumulated in float64, because the soft
+assignment divides them by a temperature that may be tiny.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+# Elements of the (rows, k, p) difference block that is held at a time: 8 MB in float64.
+_BLOCK_ELEMENTS = 2**20
+
+
+def squared_distances(z: Tensor, prototypes: Tensor) -> Tensor:
+    r"""Squared Euclidean distances :math:`\|z_i - \theta'_k\|^2`, in float64.
+
+    Computed from differences: the shorter :math:`\|z\|^2 + \|\theta\|^2 - 2 z\theta`
+    loses digits to cancellation, and can be negative.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, p)
+        Embeddings.
+    prototypes : Tensor of shape (k, p)
+        Prototypes.
+
+    Returns
+    -------
+    Tensor of shape (n, k)
+        Squared distances, float64.
+    """
+    prototypes = prototypes.double()
+    out = torch.empty(len(z), len(prototypes), dtype=torch.float64, device=z.device)
+    for rows in _blocks(len(z), prototypes.numel()):
+        torch.sum((z[rows, None].double() - prototypes).square_(), dim=2, out=out[rows])
+    return out
+
+
+def log_soft_assignment(distances: Tensor, temperature: float) -> Tensor:
+    r"""Logarithm of :math:`q_{ik} = \mathrm{softmax}_k(-D_{ik} / T)`.
+
+    With :math:`T = \lambda K` this is the exact minimiser over Q of the soft regularised
+    k-means energy (Jabi et al. 2021), and the posterior of a Gaussian mixture with equal
+    weights and variance :math:`T/2`.
+
+    Parameters
+    ----------
+    distances : Tensor of shape (n, k)
+        Squared distances D.
+    temperature : float
+        The temperature T, positive.
+
+    Returns
+    -------
+    Tensor of shape (n, k)
+        Log-probabilities; the exponentials of a row sum to 1.
+    """
+    # The nearest prototype's distance is taken off first, so that no quotient overflows.
+    excess = distances - distances.min(dim=1, keepdim=True).values
+    return torch.log_softmax(-excess / temperature, dim=1)
+
+
+def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
+    r"""Prototypes :math:`\theta'_k = \sum_i q_{ik} z_i / \sum_i q_{ik}`, in float64.
+
+    The exact minimiser of the energy over the prototypes. A cluster without any weight
+    keeps its row of ``fallback``.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, p)
+        Embeddings.
+    weights : Tensor of shape (n, k)
+        Assignments q, hard or soft.
+    fallback : Tensor of shape (k, p)
+        Prototypes of clusters without weight.
+
+    Returns
+    -------
+    Tensor of shape (k, p)
+        Prototypes, float64.
+    """
+    sums = torch.zeros(weights.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
+    mass = torch.zeros(weights.shape[1], 1, dtype=torch.float64, device=z.device)
+    for rows in _blocks(len(z), weights.shape[1] + z.shape[1]):
+        q = weights[rows].double()
+        sums += q.T @ z[rows].double()
+        mass += q.sum(dim=0)[:, None]
+    return torch.where(mass > 0, sums / mass.clamp_min(torch.finfo(mass.dtype).tiny), fallback)
+
+
+def reseed_empty(z: Tensor, prototypes: Tensor) -> tuple[Tensor, int]:
+    """Move the prototype of every cluster without samples to the worst represented sample.
+
+    That sample is the one farthest from its own prototype, among clusters of two samples
+    or more, so that no other cluster is emptied. Where no such sample is left (fewer
+    distinct embeddings than prototypes) the cluster stays empty.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, p)
+        Embeddings.
+    prototypes : Tensor of shape (k, p)
+        Prototypes.
+
+    Returns
+    -------
+    prototypes : Tensor of shape (k, p)
+        Prototypes; the same object where no cluster was empty.
+    n_moved : int
+        How many prototypes were moved.
+    """
+    distances = squared_distances(z, prototypes)
+    n_moved = 0
+    while n_moved < len(prototypes):
+        nearest, labels = distances.min(dim=1)
+        counts = torch.bincount(labels, minlength=len(prototypes))
+        empty = (counts == 0).nonzero()[:, 0]
+        if len(empty) == 0:
+            break
+        far = torch.where(counts[labels] > 1, nearest, 0.0).argmax()
+        if nearest[far] <= 0 or counts[labels[far]] <= 1:
+            break
+        if n_moved == 0:
+            prototypes = prototypes.clone()
+        prototypes[empty[0]] = z[far].to(prototypes.dtype)
+        distances[:, empty[0]] = squared_distances(z, prototypes[empty[:1]])[:, 0]
+        n_moved += 1
+    return prototypes, n_moved
+
+
+def _blocks(n: int, elements_per_row: int) -> Iterator[slice]:
+    """Slices of rows that hold about ``_BLOCK_ELEMENTS`` elements each."""
+    size = max(1, _BLOCK_ELEMENTS // max(1, elements_per_row))
+    for start in range(0, n, size):
+        yield slice(start, start + size)

@@ -1,0 +1,631 @@
+"""Autoencoder: a scikit-learn transformer that pretrains a network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    _fit_context,
+)
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_array, check_is_fitted
+from torch import Tensor, nn
+
+from ._validation import (
+    ImageShape,
+    as_rows,
+    check_device,
+    check_rows,
+    draw_seeds,
+    output_dtype,
+    unfitted_on_error,
+)
+from .networks import MirroredAutoencoder, build, conv_autoencoder, mlp_autoencoder
+from .objective import JointLoss
+from .training import Rows, Scaling, Trainer, encode, mean_reconstruction_error
+
+#: Constraints of the parameters that concern training, shared with the clusterers.
+TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
+    "max_epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "lr": [Interval(Real, 0, None, closed="neither")],
+    "optimizer": [str, callable],
+    "device": [str, torch.device],
+    "callbacks": [list, tuple, None],
+    "verbose": ["verbose"],
+    "random_state": ["random_state"],
+}
+
+# Optimiser steps of pretraining that max_epochs="auto" aims at, and the epochs it keeps to.
+_AUTO_STEPS = 5_000
+_AUTO_EPOCHS = (10, 200)
+
+# How often a dead network is trained anew, each time with a tenth of the learning rate.
+_RESTARTS = 2
+
+
+class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""Nonlinear dimension reduction by a neural network that learns to rebuild its input.
+
+    An encoder maps a sample x to an embedding z of ``n_components`` numbers, a decoder maps it
+    back to :math:`\hat x`, and training minimises the reconstruction loss
+
+    .. math:: R = \frac1N \sum_i \frac{1}{d} \|x_i - \hat x_i\|^2
+              + w \sum_{l=1}^{L-1} \frac1N \sum_i \frac{1}{|z^l|} \|z_i^l - \hat z_i^l\|^2,
+
+    where :math:`z^l` are the L-1 hidden layers and w is ``layer_weight`` (Jabi et al. 2021,
+    section 5.1). The network sees the data minus its mean over its standard deviation, one number
+    each for all features, so the features keep their relative weight; losses are in those units.
+
+    This is what the clusterers of this package train first. On its own it is a scikit-learn
+    transformer: ``make_pipeline(Autoencoder(), KMeans(10))`` is the baseline "AE + k-means".
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Size of the embedding. Ignored where ``module`` is a network.
+    hidden_layer_sizes : "auto" or sequence of int, default="auto"
+        Widths of the layers between input and embedding, for ``module="mlp"``. DKM, DCN and IDEC
+        use ``(500, 500, 2000)``; "auto" is that for 250 features or more, and scaled down for
+        fewer: ``(h, h, 4 * h)`` with h twice the number of features, at least 32.
+    module : {"auto", "mlp", "conv"}, nn.Module or callable, default="auto"
+        The network. "mlp" is fully connected with ReLU, "conv" the convolutional network of
+        SR-K-means and DEPICT; "auto" is "conv" for images (three-dimensional X, or
+        ``image_shape`` given) and "mlp" otherwise. A module must have ``encode(x)``, from a
+        batch of the input's shape to (batch, size of the embedding), and ``decode(z)`` back; it
+        is copied, keeps its weights, and makes its own noise. A callable
+        ``f(input_shape, n_components)`` must return such a module; input_shape is
+        ``(n_features,)``, or (channels, height, width) for images. A module whose embedding is
+        confined to [-1, 1] says so with an attribute ``bounded = True``.
+    image_shape : tuple (channels, height, width) or None, default=None
+        Shape of the images in X, where X does not have it. Pixels of flat rows are ordered like
+        this tuple.
+    embedding_activation : {"tanh", "identity"}, default="tanh"
+        Whether the embedding is confined to [-1, 1] (SR-K-means, DEPICT, MI-ADM) or not (DKM, DCN).
+    noise : "auto" or float, default="auto"
+        Share of the entries of each layer's input, but the last's, that are set to 0 in training
+        (denoising). "auto" is 0.1 for "conv", as in the papers, and 0 otherwise.
+    layer_weight : "auto" or float, default="auto"
+        The w above. "auto" is 0.1 for "conv", as in the official code (the paper's text has 1),
+        and 0 otherwise.
+    conv_maps : sequence of int, default=(50, 50)
+        Number of feature maps of each convolution, for ``module="conv"``.
+    conv_kernel_sizes : sequence of int, default=(4, 5)
+        Sides of the kernels. A kernel larger than its padded input shrinks.
+    conv_strides : sequence of int, default=(2, 2)
+        Strides.
+    conv_paddings : sequence of int, default=(0, 2)
+        Paddings. With these defaults the network is the papers' for MNIST and USPS; they used
+        (2, 2) for CMU-PIE and FRGC, and kernels (5, 4) with paddings (2, 0) for YTF.
+    max_epochs : "auto" or int, default="auto"
+        Passes over the data. "auto" aims at 5,000 optimiser steps, in 10 to 200 epochs.
+    batch_size : "auto" or int, default="auto"
+        Rows a step. "auto" is a tenth of the data, from 16 to 256.
+    lr : float, default=1e-3
+        Learning rate.
+    optimizer : str or callable, default="Adam"
+        Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
+        the scale of the loss; plain SGD does.
+    device : str or torch.device, default="auto"
+        "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    callbacks : list of skorch callbacks or None, default=None
+        For example ``skorch.callbacks.LRScheduler`` or
+        ``EarlyStopping(monitor="train_loss")``.
+    verbose : int, default=0
+        Whether to print a table row per epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the initial weights, the minibatches and the noise. The same int gives the same
+        network, bit by bit, on the same CPU with the same number of threads. No global random
+        state is used or changed: None draws a seed from the operating system.
+
+    Attributes
+    ----------
+    module_ : nn.Module
+        The trained network. Its inputs are standardised: see ``mean_`` and ``scale_``.
+    mean_, scale_ : float
+        Mean and standard deviation of the training data, over all entries.
+    image_shape_ : tuple or None
+        (channels, height, width) of the images, None for rows.
+    reconstruction_error_ : float
+        Reconstruction loss R on the training data at the end, without noise. Of the share for
+        the input 1 means no better than the overall mean.
+    history_ : list of dict
+        Per epoch: epoch, train_loss, dur (seconds).
+    n_iter_ : int
+        Number of epochs.
+    stop_reason_ : {"max_epochs", "callback"}
+        Why training ended.
+    n_features_in_ : int
+        Number of features; channels * height * width for images.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where X has string names.
+
+    See Also
+    --------
+    SRKMeans : Clusters the embedding and trains it for that.
+    sklearn.decomposition.PCA : The linear case.
+
+    Notes
+    -----
+    A network can die in training, most often from a large learning rate: every sample gets the
+    same embedding. It is then trained anew from other weights with a tenth of the learning rate,
+    twice if need be, before an error is raised.
+
+    References
+    ----------
+    M. Jabi, M. Pedersoli, A. Mitiche, I. Ben Ayed, "Deep clustering: On the link between
+    discriminative models and K-means", IEEE TPAMI 43(6), 2021.
+
+    M. Moradi Fard, T. Thonet, E. Gaussier, "Deep k-Means: Jointly clustering with k-Means and
+    learning representations", Pattern Recognition Letters 138, 2020.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skdeepcluster import Autoencoder
+    >>> X = load_iris().data
+    >>> autoencoder = Autoencoder(n_components=2, max_epochs=20, random_state=0).fit(X)
+    >>> Z = autoencoder.transform(X)
+    >>> Z.shape
+    (150, 2)
+    >>> autoencoder.inverse_transform(Z).shape
+    (150, 4)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "hidden_layer_sizes": ["array-like", StrOptions({"auto"})],
+        "module": [StrOptions({"auto", "mlp", "conv"}), nn.Module, callable],
+        "image_shape": ["array-like", None],
+        "embedding_activation": [StrOptions({"tanh", "identity"})],
+        "noise": [Interval(Real, 0, 1, closed="left"), StrOptions({"auto"})],
+        "layer_weight": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "conv_maps": ["array-like"],
+        "conv_kernel_sizes": ["array-like"],
+        "conv_strides": ["array-like"],
+        "conv_paddings": ["array-like"],
+        **TRAINING_CONSTRAINTS,
+    }
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        hidden_layer_sizes: str | Sequence[int] = "auto",
+        module: str | nn.Module | Callable[..., nn.Module] = "auto",
+        image_shape: Sequence[int] | None = None,
+        embedding_activation: str = "tanh",
+        noise: str | float = "auto",
+        layer_weight: str | float = "auto",
+        conv_maps: Sequence[int] = (50, 50),
+        conv_kernel_sizes: Sequence[int] = (4, 5),
+        conv_strides: Sequence[int] = (2, 2),
+        conv_paddings: Sequence[int] = (0, 2),
+        max_epochs: str | int = "auto",
+        batch_size: str | int = "auto",
+        lr: float = 1e-3,
+        optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        device: str | torch.device = "auto",
+        callbacks: Sequence[Any] | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ):
+        self.n_components = n_components
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.module = module
+        self.image_shape = image_shape
+        self.embedding_activation = embedding_activation
+        self.noise = noise
+        self.layer_weight = layer_weight
+        self.conv_maps = conv_maps
+        self.conv_kernel_sizes = conv_kernel_sizes
+        self.conv_strides = conv_strides
+        self.conv_paddings = conv_paddings
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.optimizer = optimizer
+        self.device = device
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.random_state = random_state
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> Autoencoder:
+        """Train the network.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Numbers of any type; images as (n, height, width), or four-dimensional with
+            ``image_shape`` given, channels first or last. Not changed.
+        y : Ignored
+            Present for scikit-learn's sake.
+
+        Returns
+        -------
+        Autoencoder
+            The fitted transformer itself.
+
+        Raises
+        ------
+        ValueError
+            If X or a parameter is unfit, if the loss is not finite, or if the network stays dead.
+        """
+        with unfitted_on_error(self):
+            device = check_device(self.device)
+            X, image_shape = self._check_fit(X, self)
+            return self._fit(X, image_shape, device)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Embed samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Embeddings: float64 for float64, int32 and int64 input, else float32. The network
+            is evaluated in that precision.
+        """
+        check_is_fitted(self)
+        X = self._check_rows(X)
+        return self._encode(X).numpy()
+
+    def inverse_transform(self, Z: Any) -> np.ndarray:
+        """Decode embeddings into the units of the data.
+
+        Parameters
+        ----------
+        Z : array-like of shape (n_samples, n_components)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_in_)
+            Reconstructions, flat also for images; float64 for float64 input, else float32.
+        """
+        check_is_fitted(self)
+        Z = check_array(Z, dtype=[np.float64, np.float32], input_name="Z")
+        if Z.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"Z has {Z.shape[1]} columns, but the embedding has {self._n_features_out}."
+            )
+        # Twice the width of the data rather than of the embedding: that is what a chunk yields.
+        chunk = max(1, 2**20 // self.n_features_in_)
+        with self._network_in(torch.float64 if Z.dtype == np.float64 else torch.float32) as network:
+            decoded = [
+                network.decode(torch.tensor(Z[i : i + chunk], device=_device_of(network)))
+                .flatten(1)
+                .cpu()
+                .numpy()
+                for i in range(0, len(Z), chunk)
+            ]
+        X = np.concatenate(decoded)
+        return X * X.dtype.type(self.scale_) + X.dtype.type(self.mean_)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the reconstruction loss on X, in standardised units; higher is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+        y : Ignored
+            Present for scikit-learn's sake.
+
+        Returns
+        -------
+        float
+            Minus the mean of the loss R over X, without noise.
+        """
+        check_is_fitted(self)
+        return -self._reconstruction_error(self._check_rows(X))
+
+    def _check_fit(
+        self, X: Any, estimator: BaseEstimator
+    ) -> tuple[np.ndarray, ImageShape | None]:
+        """Validate X, for the estimator that was called, and the parameters that go with it."""
+        image_shape = None if self.image_shape is None else tuple(self.image_shape)
+        if image_shape is not None and (
+            len(image_shape) != 3 or not all(isinstance(s, Integral) and s > 0 for s in image_shape)
+        ):
+            raise ValueError(
+                f"image_shape={self.image_shape!r} must be three positive integers: "
+                "(channels, height, width)."
+            )
+        X, image_shape = as_rows(X, image_shape)
+        X = check_rows(estimator, X, reset=True)
+        if image_shape is not None and np.prod(image_shape) != X.shape[1]:
+            raise ValueError(
+                f"image_shape={image_shape} (channels, height, width) makes "
+                f"{np.prod(image_shape)} features, but X has {X.shape[1]}."
+            )
+        if self.module == "conv" and image_shape is None:
+            raise ValueError(
+                "module='conv' needs images: X of shape (n, height, width), or "
+                "image_shape=(channels, height, width)."
+            )
+        check_optimizer(self.optimizer)
+        self._architecture = self._architecture_for(X.shape[1], image_shape)
+        return X, image_shape
+
+    def _check_rows(self, X: Any) -> np.ndarray:
+        """Validate X against the training data's features."""
+        return check_rows(self, self._as_rows(X), reset=False)
+
+    def _as_rows(self, X: Any) -> Any:
+        """Lay images out as the training data was."""
+        if self.image_shape_ is None and getattr(X, "ndim", 2) == 3:
+            # A network for rows takes the images those rows once were.
+            return np.asarray(X).reshape(len(X), -1)
+        return as_rows(X, self.image_shape_)[0]
+
+    def _fit(
+        self, X: np.ndarray, image_shape: ImageShape | None, device: torch.device
+    ) -> Autoencoder:
+        """Train on validated rows."""
+        scaling = Scaling.of(X)
+        self.mean_, self.scale_ = scaling.mean, scaling.deviation
+        self.image_shape_ = image_shape
+        rows = self._rows(X, device)
+        lr = self.lr
+        for seeds in np.reshape(draw_seeds(self.random_state, 3 * (1 + _RESTARTS)), (-1, 3)):
+            self._train(rows, lr, *seeds.tolist())
+            if not self._is_dead(rows):
+                break
+            lr /= 10
+        else:
+            raise ValueError(
+                f"The network died in training with lr={self.lr:g}, and with a tenth and a "
+                "hundredth of it: all samples have the same embedding. Use a smaller lr or "
+                "another network."
+            )
+        self.reconstruction_error_ = self._reconstruction_error(X)
+        return self
+
+    def _train(self, rows: Rows, lr: float, weight_seed: int, order_seed: int, noise_seed: int):
+        """Train a new network and keep it."""
+        self.module_ = build(self._make_network, weight_seed).to(rows.device)
+        self._check_network(rows)
+        seed_noise(self.module_, noise_seed, rows.device)
+        batch_size = auto_batch_size(self.batch_size, len(rows))
+        trainer = Trainer(
+            JointLoss(self.module_),
+            optimizer=self.optimizer,
+            lr=lr,
+            batch_size=batch_size,
+            order=torch.Generator().manual_seed(order_seed),
+            device=rows.device,
+            callbacks=self.callbacks,
+            verbose=self.verbose,
+        )
+        max_epochs = auto_epochs(
+            self.max_epochs, len(rows), batch_size, steps=_AUTO_STEPS, bounds=_AUTO_EPOCHS
+        )
+        self.stop_reason_ = trainer.train(rows, max_epochs)
+        self.module_.eval()
+        self.history_ = [{"phase": "pretraining", **row} for row in trainer.rows_of_history()]
+        self.n_iter_ = len(self.history_)
+
+    def _architecture_for(
+        self, n_features: int, image_shape: ImageShape | None
+    ) -> tuple[str, dict[str, Any]]:
+        """Kind of the network and the arguments it is built from, as plain values."""
+        kind = self.module
+        if kind == "auto":
+            kind = "mlp" if image_shape is None else "conv"
+        if not isinstance(kind, str):
+            if self.noise not in ("auto", 0) or self.layer_weight not in ("auto", 0):
+                raise ValueError(
+                    f"noise={self.noise!r} and layer_weight={self.layer_weight!r} are for the "
+                    "built-in networks: a module of your own makes its own noise. Leave both at "
+                    "'auto'."
+                )
+            if isinstance(kind, nn.Module):
+                return "module", {"module": kind}
+            input_shape = (n_features,) if image_shape is None else image_shape
+            return "callable", {
+                "make": kind,
+                "input_shape": input_shape,
+                "n_components": self.n_components,
+            }
+        default = 0.1 if kind == "conv" else 0.0
+        options: dict[str, Any] = {
+            "n_components": self.n_components,
+            "bounded": self.embedding_activation == "tanh",
+            "noise": default if self.noise == "auto" else float(self.noise),
+            "layer_weight": default if self.layer_weight == "auto" else float(self.layer_weight),
+        }
+        if kind == "mlp":
+            sizes = self.hidden_layer_sizes
+            if isinstance(sizes, str):
+                width = min(max(32, 2 * n_features), 500)
+                sizes = (width, width, 4 * width)
+            sizes = _positive_integers("hidden_layer_sizes", sizes, least=1)
+            return kind, {"n_features": n_features, "hidden_layer_sizes": sizes, **options}
+        layers = {
+            "maps": _positive_integers("conv_maps", self.conv_maps, least=1),
+            "kernel_sizes": _positive_integers("conv_kernel_sizes", self.conv_kernel_sizes, 1),
+            "strides": _positive_integers("conv_strides", self.conv_strides, least=1),
+            "paddings": _positive_integers("conv_paddings", self.conv_paddings, least=0),
+        }
+        if len({len(values) for values in layers.values()}) != 1:
+            raise ValueError(
+                "conv_maps, conv_kernel_sizes, conv_strides and conv_paddings must have one entry "
+                f"per convolution, but have {[len(values) for values in layers.values()]}."
+            )
+        return kind, {"image_shape": image_shape, **layers, **options}
+
+    def _is_bounded(self) -> bool:
+        """Whether the embedding lies in [-1, 1]; only a built network of the user's can tell."""
+        return bool(getattr(build(self._make_network), "bounded", False))
+
+    def _make_network(self) -> nn.Module:
+        """Build the network that ``_architecture`` describes, with any weights."""
+        kind, options = self._architecture
+        if kind == "mlp":
+            return mlp_autoencoder(**options)
+        if kind == "conv":
+            return conv_autoencoder(**options)
+        if kind == "callable":
+            return options["make"](options["input_shape"], options["n_components"])
+        return copy.deepcopy(options["module"])
+
+    def _check_network(self, rows: Rows) -> None:
+        """Check the shapes a network makes of two samples, and learn the embedding's size."""
+        x = rows.take(torch.arange(min(2, len(rows)), device=rows.device))
+        for method in ("encode", "decode"):
+            if not callable(getattr(self.module_, method, None)):
+                raise ValueError(
+                    f"module={self.module!r} has no method {method}(): a network needs encode(x) "
+                    "and decode(z)."
+                )
+        self.module_.eval()
+        with torch.no_grad():
+            z = self.module_.encode(x)
+            output = self.module_.decode(z)
+        if z.ndim != 2 or len(z) != len(x):
+            raise ValueError(
+                f"encode() of module={self.module!r} maps a batch of shape {tuple(x.shape)} to "
+                f"shape {tuple(z.shape)}; it must be (batch, size of the embedding)."
+            )
+        if output.shape != x.shape:
+            raise ValueError(
+                f"decode() of module={self.module!r} returns shape {tuple(output.shape)} for a "
+                f"batch of shape {tuple(x.shape)}; they must be equal."
+            )
+        self._n_features_out = int(z.shape[1])
+
+    @torch.no_grad()
+    def _is_dead(self, rows: Rows) -> bool:
+        """Whether samples that differ have one and the same embedding."""
+        some = torch.linspace(0, len(rows) - 1, min(len(rows), 1000), device=rows.device).long()
+        x = rows.take(some)
+        spread = x.flatten(1).std(dim=0, correction=0).max()
+        return bool(self.module_.encode(x).std(dim=0, correction=0).max() < 1e-4 * spread)
+
+    def _rows(self, X: np.ndarray, device: torch.device) -> Rows:
+        """The batches of X for this network."""
+        shape = (X.shape[1],) if self.image_shape_ is None else self.image_shape_
+        return Rows(X, Scaling(self.mean_, self.scale_), shape, device)
+
+    def _encode(self, X: np.ndarray) -> Tensor:
+        """Embeddings of validated rows in the type users get, on the CPU."""
+        dtype = output_dtype(X)
+        with self._network_in(dtype) as network:
+            rows = self._rows(X, _device_of(network))
+            return encode(network, rows, _dtype_of(network)).cpu().to(dtype)
+
+    def _reconstruction_error(self, X: np.ndarray) -> float:
+        """Mean reconstruction loss of validated rows."""
+        with self._network_in(output_dtype(X)) as network:
+            rows = self._rows(X, _device_of(network))
+            return mean_reconstruction_error(network, rows, _dtype_of(network))
+
+    def _network_in(self, dtype: torch.dtype) -> _Inference:
+        """The network in a precision, for a with statement that switches gradients off."""
+        return _Inference(self.module_, dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The network leaves as arrays: every machine and every format can read those.
+        state = dict(super().__getstate__())
+        network = state.pop("module_", None)
+        if network is not None:
+            state["_weights"] = {
+                name: value.detach().cpu().numpy() for name, value in network.state_dict().items()
+            }
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        weights = state.pop("_weights", None)
+        super().__setstate__(state)
+        if weights is not None:
+            network = build(self._make_network)
+            # torch.tensor copies: the arrays may be read-only maps of a file.
+            network.load_state_dict({k: torch.tensor(v) for k, v in weights.items()})
+            self.module_ = network.eval()
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class _Inference:
+    """A network in evaluation mode and in a precision, without gradients while in use."""
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype):
+        # MPS has no float64. A copy, because prediction must not change the fitted estimator.
+        if dtype == torch.float64 and _device_of(network).type != "mps":
+            network = copy.deepcopy(network).double()
+        self._network = network
+        self._mode = torch.inference_mode()
+
+    def __enter__(self) -> nn.Module:
+        self._mode.__enter__()
+        return self._network
+
+    def __exit__(self, *error: Any) -> None:
+        self._mode.__exit__(*error)
+
+
+def auto_batch_size(batch_size: str | int, n_samples: int) -> int:
+    """The number that ``batch_size`` stands for."""
+    return batch_size if isinstance(batch_size, Integral) else min(max(16, n_samples // 10), 256)
+
+
+def auto_epochs(
+    max_epochs: str | int, n_samples: int, batch_size: int, *, steps: int, bounds: tuple[int, int]
+) -> int:
+    """The number that ``max_epochs`` stands for: ``steps`` optimiser steps, within bounds."""
+    if not isinstance(max_epochs, str):
+        return max_epochs
+    steps_per_epoch = max(1, n_samples // batch_size)
+    return min(max(bounds[0], round(steps / steps_per_epoch)), bounds[1])
+
+
+def check_optimizer(optimizer: str | Callable[..., torch.optim.Optimizer]) -> None:
+    """Refuse names torch does not have, and what steps otherwise than by gradients."""
+    found = getattr(torch.optim, optimizer, None) if isinstance(optimizer, str) else optimizer
+    if not callable(found) or optimizer in ("Optimizer", "LBFGS", "SparseAdam"):
+        raise ValueError(
+            f"optimizer={optimizer!r} is not a first-order optimizer of torch.optim. "
+            "Use for example 'Adam', 'AdamW' or 'SGD'."
+        )
+
+
+def seed_noise(network: nn.Module, seed: int, device: torch.device) -> None:
+    """Give a network the random stream of its masking noise, on its device."""
+    if isinstance(network, MirroredAutoencoder):
+        network.generator = torch.Generator(device).manual_seed(seed)
+
+
+def _positive_integers(name: str, values: Any, least: int) -> tuple[int, ...]:
+    """A parameter that is a sequence of integers, checked."""
+    values = tuple(np.atleast_1d(values).tolist())
+    if not all(isinstance(value, int) and value >= least for value in values):
+        raise ValueError(f"{name}={values} must be integers of at least {least}.")
+    return values
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    """Where a network's weights are."""
+    return next(network.parameters()).device
+
+
+def _dtype_of(network: nn.Module) -> torch.dtype:
+    """The type of a network's weights."""
+    return next(network.parameters()).dtype

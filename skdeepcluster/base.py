@@ -1,0 +1,394 @@
+"""DeepClusterer: the scikit-learn contract of all methods, written once."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+    _fit_context,
+    clone,
+)
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.frozen import FrozenEstimator
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from sklearn.pipeline import Pipeline
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from ._validation import (
+    ImageShape,
+    check_device,
+    check_rows,
+    draw_seeds,
+    n_distinct_rows,
+    unfitted_on_error,
+)
+from .autoencoder import (
+    TRAINING_CONSTRAINTS,
+    Autoencoder,
+    auto_batch_size,
+    auto_epochs,
+    check_optimizer,
+    seed_noise,
+)
+from .objective import JointLoss, Objective
+from .training import ClusteringPhase, Trainer, encode
+
+# Optimiser steps of joint training that max_epochs="auto" aims at, and the epochs it keeps to.
+_AUTO_STEPS = 4_000
+_AUTO_EPOCHS = (16, 100)
+
+
+class DeepClusterer(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator, ABC
+):
+    """Pretrain an autoencoder, cluster its embedding, train both jointly, assign.
+
+    A method adds its parameters, its :class:`~skdeepcluster.objective.Objective`, and what a
+    fitted estimator keeps of it.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "autoencoder": [Autoencoder, FrozenEstimator, None],
+        "init": [StrOptions({"k-means"}), HasMethods("fit_predict"), "array-like"],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, 1, closed="both")],
+        **TRAINING_CONSTRAINTS,
+    }
+
+    # Parameters that every method stores.
+    n_clusters: int
+    autoencoder: Autoencoder | FrozenEstimator | None
+    init: Any
+    n_init: int
+    tol: float
+    max_epochs: str | int
+    batch_size: str | int
+    lr: float
+    optimizer: str | Callable[..., torch.optim.Optimizer]
+    device: str | torch.device
+    callbacks: Sequence[Any] | None
+    verbose: int
+    random_state: int | np.random.RandomState | None
+
+    @abstractmethod
+    def _start(self, z: Tensor, labels: Tensor) -> Objective:
+        """Make the objective and start it from embeddings and their initial labels."""
+
+    @abstractmethod
+    def _keep(self, objective: Objective, z: Tensor) -> None:
+        """Set the fitted attributes from the trained objective and the final embeddings."""
+
+    @abstractmethod
+    def _fitted_objective(self) -> Objective:
+        """The objective as the fitted attributes describe it, on the CPU."""
+
+    def _check_autoencoder(self, autoencoder: Autoencoder) -> None:
+        """Refuse a network that the method cannot train; by default none."""
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> DeepClusterer:
+        """Train the network and cluster.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Numbers of any type: float, int, uint8, bool; a DataFrame; images as
+            (n, height, width), or four-dimensional with an autoencoder that knows their
+            ``image_shape``. Not changed.
+        y : Ignored
+            Present for scikit-learn's sake.
+
+        Returns
+        -------
+        object
+            The fitted clusterer itself.
+
+        Raises
+        ------
+        ValueError
+            If X or a parameter is unfit, before any training; if training diverges.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If fewer than ``n_clusters`` clusters could be filled.
+        """
+        with unfitted_on_error(self):
+            device = check_device(self.device)
+            check_optimizer(self.optimizer)
+            seeds = draw_seeds(self.random_state, 4)
+            X, image_shape, autoencoder = self._check_fit(X)
+            init = self._check_init(len(X))
+            n_distinct = n_distinct_rows(X, self.n_clusters)
+            if n_distinct < self.n_clusters:
+                warnings.warn(
+                    f"X has {n_distinct} distinct rows, fewer than n_clusters="
+                    f"{self.n_clusters}: some clusters will be empty.",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
+            return self._fit(X, image_shape, autoencoder, init, device, *seeds)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Assign samples to clusters.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Labels, int32: the most probable cluster.
+        """
+        return self._labels(self._encode(X))
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Embed samples.
+
+        The distances to the clusters are
+        ``euclidean_distances(est.transform(X), est.cluster_centers_)``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Embeddings: float64 for float64, int32 and int64 input, else float32. The network
+            is evaluated in that precision.
+        """
+        return self._encode(X).numpy()
+
+    def inverse_transform(self, Z: Any) -> np.ndarray:
+        """Decode embeddings, such as the prototypes, into the units of the data.
+
+        Parameters
+        ----------
+        Z : array-like of shape (n_samples, n_components)
+            Embeddings, for example ``cluster_centers_``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_in_)
+            Reconstructions, flat also for images; float64 for float64 input, else float32.
+        """
+        check_is_fitted(self)
+        return self.autoencoder_.inverse_transform(Z)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the objective on X, per sample; higher is better.
+
+        All terms of the training loss after an E-step that leaves the prototypes as they are,
+        without noise. Values for different settings of the loss's weights do not compare, and
+        the best one is not the best clustering: the objective is no guide for choosing them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+        y : Ignored
+            Present for scikit-learn's sake.
+
+        Returns
+        -------
+        float
+            Minus the objective.
+        """
+        check_is_fitted(self)
+        X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
+        return -self._objective_value(X, self.autoencoder_._encode(X))
+
+    def _check_fit(self, X: Any) -> tuple[np.ndarray, ImageShape | None, Autoencoder]:
+        """Validate X and the network it goes through; the user's network is copied."""
+        given = Autoencoder() if self.autoencoder is None else self.autoencoder
+        if isinstance(given, FrozenEstimator):
+            if not isinstance(given.estimator, Autoencoder):
+                raise ValueError(
+                    f"autoencoder={given!r} must freeze an Autoencoder, "
+                    f"not a {type(given.estimator).__name__}."
+                )
+            check_is_fitted(given.estimator)
+            autoencoder = copy.deepcopy(given.estimator)
+            given.estimator._check_rows(X)
+            X = check_rows(self, given.estimator._as_rows(X), reset=True)
+            image_shape = autoencoder.image_shape_
+        else:
+            autoencoder = clone(given)
+            autoencoder._validate_params()
+            X, image_shape = autoencoder._check_fit(X, self)
+            autoencoder.n_features_in_ = self.n_features_in_
+            if hasattr(self, "feature_names_in_"):
+                autoencoder.feature_names_in_ = self.feature_names_in_
+        self._check_autoencoder(autoencoder)
+        if len(X) < self.n_clusters:
+            raise ValueError(
+                f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}."
+            )
+        return X, image_shape, autoencoder
+
+    def _check_init(self, n_samples: int) -> Any:
+        """``init`` as labels where it is an array, else as it is."""
+        if isinstance(self.init, str) or hasattr(self.init, "fit_predict"):
+            return self.init
+        init = np.asarray(self.init)
+        if init.shape != (n_samples,):
+            raise ValueError(
+                f"init has shape {init.shape}; labels must have shape ({n_samples},), "
+                "one per sample."
+            )
+        found, labels = np.unique(init, return_inverse=True)
+        if len(found) != self.n_clusters:
+            raise ValueError(
+                f"init has {len(found)} distinct labels, but n_clusters={self.n_clusters}."
+            )
+        return labels
+
+    def _fit(
+        self,
+        X: np.ndarray,
+        image_shape: ImageShape | None,
+        autoencoder: Autoencoder,
+        init: Any,
+        device: torch.device,
+        pretraining_seed: int,
+        init_seed: int,
+        order_seed: int,
+        noise_seed: int,
+    ) -> DeepClusterer:
+        """Run the phases on validated rows, then set the fitted attributes."""
+        history: list[dict[str, Any]] = []
+        if not isinstance(self.autoencoder, FrozenEstimator):
+            inherited = {"random_state": pretraining_seed, "verbose": self.verbose}
+            for name, value in inherited.items():
+                if not getattr(autoencoder, name):
+                    setattr(autoencoder, name, value)
+            own_device = autoencoder.device != "auto"
+            autoencoder._fit(
+                X, image_shape, check_device(autoencoder.device) if own_device else device
+            )
+            history += autoencoder.history_
+        network = autoencoder.module_.to(device)
+        rows = autoencoder._rows(X, device)
+
+        z = encode(network, rows)
+        labels = torch.from_numpy(self._initial_labels(z.cpu().numpy(), init, init_seed))
+        labels = labels.to(device)
+        with torch.no_grad():
+            objective = self._start(z, labels).to(device)
+
+        seed_noise(network, noise_seed, device)
+        batch_size = auto_batch_size(self.batch_size, len(rows))
+        max_epochs = auto_epochs(
+            self.max_epochs, len(rows), batch_size, steps=_AUTO_STEPS, bounds=_AUTO_EPOCHS
+        )
+        trainer = Trainer(
+            JointLoss(network, objective),
+            optimizer=self.optimizer,
+            lr=self.lr,
+            batch_size=batch_size,
+            order=torch.Generator().manual_seed(order_seed),
+            device=device,
+            callbacks=self.callbacks,
+            after_epoch=ClusteringPhase(
+                network, objective, rows, labels, tol=self.tol, max_epochs=max_epochs
+            ),
+            verbose=self.verbose,
+        )
+        self.stop_reason_ = trainer.train(rows, max_epochs)
+        network.eval()
+
+        joint = trainer.rows_of_history()
+        self.history_ = [*history, *joint]
+        self.n_iter_ = len(joint)
+        self.converged_ = self.stop_reason_ == "tol"
+        self.autoencoder_ = autoencoder
+        self._n_features_out = autoencoder._n_features_out
+        embedding = autoencoder._encode(X)
+        self._keep(objective, embedding)
+        self.labels_ = self._labels(embedding)
+        self.objective_ = self._objective_value(X, embedding)
+        autoencoder.reconstruction_error_ = autoencoder._reconstruction_error(X)
+        n_found = len(np.unique(self.labels_))
+        if n_found < self.n_clusters:
+            warnings.warn(
+                f"Only {n_found} of n_clusters={self.n_clusters} clusters have samples: the "
+                "embedding does not hold more groups. Use fewer clusters.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return self
+
+    def _initial_labels(self, z: np.ndarray, init: Any, seed: int) -> np.ndarray:
+        """Cluster the embeddings; labels are int64, 0 to n_clusters - 1."""
+        if isinstance(init, np.ndarray):
+            return init
+        if isinstance(init, str):
+            k_means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed)
+            return k_means.fit_predict(z).astype(np.int64)
+        clusterer = clone(init)
+        last = clusterer[-1] if isinstance(clusterer, Pipeline) else clusterer
+        if isinstance(last, GaussianMixture | BayesianGaussianMixture):
+            last.set_params(n_components=self.n_clusters)
+        elif "n_clusters" in last.get_params():
+            last.set_params(n_clusters=self.n_clusters)
+        unseeded = [
+            name
+            for name, value in clusterer.get_params().items()
+            if name.split("__")[-1] == "random_state" and value is None
+        ]
+        clusterer.set_params(**dict(zip(unseeded, draw_seeds(seed, len(unseeded)), strict=True)))
+        return self._complete(clusterer.fit_predict(z), z)
+
+    def _complete(self, labels: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Number a clusterer's labels from 0; noise (negative labels) joins the nearest mean."""
+        labels = np.asarray(labels)
+        noise = labels < 0
+        found, labels[~noise] = np.unique(labels[~noise], return_inverse=True)
+        if len(found) != self.n_clusters:
+            raise ValueError(
+                f"init={self.init!r} found {len(found)} clusters, but n_clusters="
+                f"{self.n_clusters}."
+            )
+        if noise.any():
+            means = np.stack([z[labels == k].mean(axis=0) for k in range(len(found))])
+            labels[noise] = KMeans(len(found), init=means, n_init=1).fit(means).predict(z[noise])
+        return labels.astype(np.int64)
+
+    def _encode(self, X: Any) -> Tensor:
+        """Embeddings of the user's X."""
+        check_is_fitted(self)
+        X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
+        return self.autoencoder_._encode(X)
+
+    def _labels(self, z: Tensor) -> np.ndarray:
+        """Labels of embeddings."""
+        return self._fitted_objective().log_posterior(z).argmax(dim=1).numpy().astype(np.int32)
+
+    def _objective_value(self, X: np.ndarray, z: Tensor) -> float:
+        """Reconstruction plus clustering loss per sample of validated rows and their embeddings."""
+        energy = self._fitted_objective().energy(z)
+        return energy + self.autoencoder_._reconstruction_error(X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

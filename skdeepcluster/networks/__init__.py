@@ -1,0 +1,14 @@
+"""Autoencoder networks in torch. Nothing here knows of clustering."""
+
+from .conv import conv_autoencoder
+from .initialise import build
+from .mirrored import MirroredAutoencoder, reconstruct
+from .mlp import mlp_autoencoder
+
+__all__ = [
+    "MirroredAutoencoder",
+    "build",
+    "conv_autoencoder",
+    "mlp_autoencoder",
+    "reconstruct",
+]

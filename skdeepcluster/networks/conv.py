@@ -1,0 +1,92 @@
+"""The convolutional autoencoder of SR-K-means and DEPICT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import nn
+
+from .mirrored import MirroredAutoencoder
+
+# Slope of the leaky ReLU below 0, as in the official networks.
+_LEAK = 0.01
+
+
+def conv_autoencoder(
+    image_shape: tuple[int, int, int],
+    n_components: int,
+    *,
+    maps: Sequence[int],
+    kernel_sizes: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    bounded: bool,
+    noise: float = 0.1,
+    layer_weight: float = 0.1,
+) -> MirroredAutoencoder:
+    """Mirrored convolutional network: leaky ReLU hidden layers, linear output.
+
+    A convolution maps a side of length s to ``(s + 2 * padding - kernel) // stride + 1``. What
+    that division drops, the transposed convolution adds again as output padding, so the
+    reconstruction has the input's shape for every size. Where the padded image is smaller
+    than the kernel, the kernel shrinks to fit it.
+
+    Parameters
+    ----------
+    image_shape : tuple (channels, height, width)
+        Shape of one sample.
+    n_components : int
+        Width of the embedding.
+    maps, kernel_sizes, strides, paddings : sequences of int, of equal length
+        One entry per convolution.
+    bounded : bool
+        Whether the embedding goes through a tanh.
+    noise, layer_weight : float
+        See :class:`MirroredAutoencoder`.
+
+    Returns
+    -------
+    MirroredAutoencoder
+        The network, not yet initialised in any particular way.
+    """
+    encoder: list[nn.Module] = []
+    decoder: list[nn.Module] = []
+    channels, sides = image_shape[0], image_shape[1:]
+    for depth, (n_maps, size, stride, padding) in enumerate(
+        zip(maps, kernel_sizes, strides, paddings, strict=True)
+    ):
+        kernel = tuple(min(size, side + 2 * padding) for side in sides)
+        span = [side + 2 * padding - k for side, k in zip(sides, kernel, strict=True)]
+        encoder.append(
+            nn.Sequential(
+                nn.Conv2d(channels, n_maps, kernel, stride, padding),
+                nn.LeakyReLU(_LEAK),
+            )
+        )
+        inverse = nn.ConvTranspose2d(
+            n_maps, channels, kernel, stride, padding, tuple(s % stride for s in span)
+        )
+        output = depth == 0
+        decoder.insert(0, inverse if output else nn.Sequential(inverse, nn.LeakyReLU(_LEAK)))
+        channels, sides = n_maps, tuple(s // stride + 1 for s in span)
+
+    code_shape = (channels, *sides)
+    encoder.append(
+        nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(prod(code_shape), n_components),
+            nn.Tanh() if bounded else nn.Identity(),
+        )
+    )
+    decoder.insert(
+        0,
+        nn.Sequential(
+            nn.Linear(n_components, prod(code_shape)),
+            nn.LeakyReLU(_LEAK),
+            nn.Unflatten(1, code_shape),
+        ),
+    )
+    return MirroredAutoencoder(
+        encoder, decoder, bounded=bounded, noise=noise, layer_weight=layer_weight
+    )

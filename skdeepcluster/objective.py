@@ -1,0 +1,96 @@
+"""What the training loop asks of a method, and the loss it minimises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .networks import reconstruct
+
+
+class Objective(nn.Module, ABC):
+    """The four functions in which the methods differ.
+
+    The loop calls ``start`` once with the initial clustering; then, per epoch, ``loss`` on every
+    minibatch and ``e_step`` on the clean embedding of all samples. Trainable parts are
+    parameters of the module. Full-data work runs without gradients, in float64 where it sums.
+    """
+
+    #: Whether the first epochs keep the initial labels as hard targets.
+    warm_up = False
+
+    @abstractmethod
+    def start(self, z: Tensor, labels: Tensor) -> None:
+        """Take over the initial clustering: embeddings (n, p) and labels (n,), int64."""
+
+    @abstractmethod
+    def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
+        """Update targets and prototypes in closed form from all embeddings.
+
+        Parameters
+        ----------
+        z : Tensor of shape (n, p)
+            Clean embeddings of all samples, in the samples' order.
+        epoch : int
+            Index of the epoch that has just ended.
+        labels : Tensor of shape (n,), or None
+            During the warm-up, the initial labels, which the targets keep to.
+
+        Returns
+        -------
+        dict
+            Numbers for the history, among them "objective", the clustering loss per sample.
+        """
+
+    @abstractmethod
+    def loss(self, z: Tensor, index: Tensor) -> Tensor:
+        """Clustering loss of a batch: embeddings (b, p) and the samples' indices (b,)."""
+
+    @abstractmethod
+    def log_posterior(self, z: Tensor) -> Tensor:
+        """Log-probabilities (n, k) of the clusters; the label is their argmax."""
+
+    @abstractmethod
+    def energy(self, z: Tensor) -> float:
+        """Clustering loss per sample after an E-step that leaves the prototypes as they are."""
+
+
+class JointLoss(nn.Module):
+    """Reconstruction loss of a network plus the clustering loss on its embedding.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Autoencoder with ``encode`` and ``decode``.
+    objective : Objective or None
+        The clustering loss; None for pretraining.
+    """
+
+    def __init__(self, network: nn.Module, objective: Objective | None = None):
+        super().__init__()
+        self.network = network
+        self.objective = objective
+
+    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Reconstruction loss and clustering loss (None without objective) of a batch."""
+        z, terms = reconstruct(self.network, x)
+        # The first term, the input's, has weight 1.
+        (_, target, output), *hidden = terms
+        reconstruction = F.mse_loss(output, target)
+        for weight, target, output in hidden:
+            reconstruction = reconstruction + weight * F.mse_loss(output, target)
+        clustering = None if self.objective is None else self.objective.loss(z, index)
+        return reconstruction, clustering
+
+
+def reconstruction_error(network: nn.Module, x: Tensor) -> Tensor:
+    """Reconstruction loss of each sample of a batch (b,), as ``JointLoss`` weighs it."""
+    _, terms = reconstruct(network, x)
+    errors = [
+        weight * (output - target).square().flatten(1).mean(dim=1)
+        for weight, target, output in terms
+    ]
+    return torch.stack(errors).sum(dim=0)

@@ -1,0 +1,308 @@
+"""SR-K-means: soft regularised k-means on a learned embedding."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils._param_validation import Interval
+from torch import Tensor
+from torch.nn import functional as F
+
+from .assignments import log_soft_assignment, reseed_empty, squared_distances, weighted_means
+from .autoencoder import Autoencoder
+from .base import DeepClusterer
+from .information import mutual_information
+from .objective import Objective
+
+
+class SoftKMeans(Objective):
+    r"""The SR-K-means energy, per sample and over the temperature :math:`T = \lambda K`.
+
+    .. math:: \frac{E(Q, \Theta')}{N \lambda K} = \frac{1}{N \lambda K} \Big[ \sum_{ik} q_{ik}
+              \|z_i - \theta'_k\|^2 + \lambda K \sum_{ik} q_{ik} \log q_{ik}
+              - \sum_i \|z_i\|^2 \Big]
+
+    Parameters
+    ----------
+    temperature : float
+        The product of lam and the number of clusters.
+    prototypes : Tensor of shape (k, p)
+        Prototypes :math:`\theta'`, float64.
+    """
+
+    warm_up = True
+    prototypes: Tensor
+
+    def __init__(self, temperature: float, prototypes: Tensor):
+        super().__init__()
+        self.temperature = temperature
+        self.register_buffer("prototypes", prototypes)
+
+    def start(self, z: Tensor, labels: Tensor) -> None:
+        """Targets are the initial labels, prototypes their means."""
+        self._follow(z, labels)
+
+    def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
+        """Prototypes from the old targets and the new embeddings, then new targets."""
+        n_reseeded = 0
+        if labels is None:
+            prototypes = weighted_means(z, self._targets, fallback=self.prototypes)
+            self.prototypes, n_reseeded = reseed_empty(z, prototypes)
+            self._set_targets(self.log_posterior(z).exp())
+        else:
+            self._follow(z, labels)
+        return {
+            "objective": self.energy(z),
+            "mutual_information": float(mutual_information(self.log_posterior(z).exp())),
+            "n_reseeded": n_reseeded,
+        }
+
+    def loss(self, z: Tensor, index: Tensor) -> Tensor:
+        r"""Batch mean of :math:`(\sum_k q_{ik} \|z_i - \theta'_k\|^2 - \|z_i\|^2) / T`.
+
+        The squares of z cancel, which leaves a linear function of it.
+        """
+        attraction = (z * self._attractors[index]).sum(dim=1)
+        return (self._offsets[index] - 2 * attraction).mean() / self.temperature
+
+    def log_posterior(self, z: Tensor) -> Tensor:
+        r"""Logarithm of :math:`\mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / T)`."""
+        return log_soft_assignment(squared_distances(z, self.prototypes), self.temperature)
+
+    def energy(self, z: Tensor) -> float:
+        r"""The energy at the optimal targets.
+
+        :math:`-\frac1N \sum_i \log \sum_k \exp(-D_{ik} / T) - \frac{1}{N T} \sum_i \|z_i\|^2`
+        """
+        logits = squared_distances(z, self.prototypes) / -self.temperature
+        norms = z.double().square().sum(dim=1) / self.temperature
+        return float((-torch.logsumexp(logits, dim=1) - norms).mean())
+
+    def _follow(self, z: Tensor, labels: Tensor) -> None:
+        """Hard targets."""
+        targets = F.one_hot(labels, len(self.prototypes)).to(z.dtype)
+        self.prototypes = weighted_means(z, targets, fallback=self.prototypes)
+        self._set_targets(targets)
+
+    def _set_targets(self, targets: Tensor) -> None:
+        """Keep the targets, and the two statistics of them that a batch needs."""
+        self._targets = targets
+        self._attractors = (targets.double() @ self.prototypes).float()
+        self._offsets = (targets.double() @ self.prototypes.square().sum(dim=1)).float()
+
+
+class SRKMeans(DeepClusterer):
+    r"""Soft regularised k-means on the embedding of an autoencoder (SR-K-means).
+
+    Jabi et al. (2021) show that clustering by a logistic posterior with maximal mutual information
+    and an L2 penalty is k-means with soft assignments. SR-K-means minimises over targets Q,
+    prototypes :math:`\theta'` and the weights of the network
+
+    .. math:: \frac{1}{N \lambda K} \Big[ \sum_{i,k} q_{ik} \|z_i - \theta'_k\|^2
+              + \lambda K \sum_{i,k} q_{ik} \log q_{ik} - \sum_i \|z_i\|^2 \Big] + R,
+
+    where :math:`z_i` is the embedding of sample i and R the reconstruction loss of
+    :class:`Autoencoder` (section 3, and eq. for the network step in 5.1). Per epoch: a pass of
+    minibatch steps on the network; then, from the clean embeddings of all samples,
+    :math:`\theta'_k = \sum_i q_{ik} z_i / \sum_i q_{ik}` and
+    :math:`q_{ik} = \mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / (\lambda K))`. The first epochs
+    keep the initial labels as targets, until the model agrees with them.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters K.
+    lam : float, default=1e-3
+        The :math:`\lambda`: the assignments' temperature is ``lam * n_clusters``, and
+        reconstruction weighs that much against clustering. The embedding lies in [-1, 1] and the
+        input is standardised, so lam does not depend on the unit of the data. The papers' value is
+        1e-4; lam above :math:`2 \nu / K`, with :math:`\nu` the largest eigenvalue of the
+        embedding's covariance, merges all prototypes into one: a warning tells.
+    autoencoder : Autoencoder, FrozenEstimator or None, default=None
+        The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
+        Autoencoder skips the pretraining and starts from a copy of its weights. None is
+        ``Autoencoder()``. Its random_state, device and verbose are inherited from here where
+        they are at their defaults there.
+    init : {"k-means"}, clusterer, or array-like of shape (n_samples,), default="k-means"
+        The initial clustering of the embedding: k-means, any estimator or Pipeline with
+        ``fit_predict`` (a copy gets this n_clusters, and a random_state where it has none), or
+        labels.
+    n_init : int, default=10
+        Restarts of the initial k-means.
+    max_epochs : "auto" or int, default="auto"
+        Epochs of joint training at most, warm-up included. "auto" aims at 4,000 optimiser steps,
+        in 16 to 100 epochs. The papers train up to 500 epochs for the warm-up and 500 after.
+    tol : float, default=1e-3
+        Joint training has converged once no more than this share of the labels changes in an epoch.
+    batch_size : "auto" or int, default="auto"
+        Rows a step. "auto" is a tenth of the data, from 16 to 256; the papers use 100.
+    lr : float, default=1e-3
+        Learning rate of joint training, as in the official code.
+    optimizer : str or callable, default="Adam"
+        Name in ``torch.optim`` or a class; options by ``functools.partial``. The clustering loss
+        is divided by ``lam * n_clusters``: Adam does not mind, plain SGD does.
+    device : str or torch.device, default="auto"
+        "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    callbacks : list of skorch callbacks or None, default=None
+        They run in joint training.
+    verbose : int, default=0
+        Whether to print a table row per epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed of pretraining, initial clustering and joint training, each with a random stream of
+        its own. The same int gives the same result, bit by bit, on the same CPU with the same
+        number of threads. No global random state is used or changed: None draws a seed from the
+        operating system.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        Label of each sample, int32; equal to ``predict(X)``.
+    cluster_centers_ : ndarray of shape (n_clusters, n_components)
+        Prototypes, in the embedding. ``inverse_transform(cluster_centers_)`` shows them as data.
+    autoencoder_ : Autoencoder
+        The network after joint training; ``autoencoder_.module_`` is the torch module.
+    objective_ : float
+        The function above on the training data at the end, without noise.
+    n_iter_ : int
+        Number of joint epochs, warm-up included.
+    converged_ : bool
+        Whether training ended by ``tol``.
+    stop_reason_ : {"tol", "max_epochs", "callback"}
+        Why joint training ended.
+    history_ : list of dict
+        Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, dur (seconds);
+        of joint training also reconstruction_loss, clustering_loss, objective (the
+        clustering part, after the E-step), mutual_information, label_change (share),
+        smallest_cluster (samples), n_reseeded (empty clusters that got a new prototype).
+    n_features_in_ : int
+        Number of features; channels * height * width for images.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where X has string names.
+
+    See Also
+    --------
+    Autoencoder : The network and its pretraining.
+    sklearn.cluster.KMeans : On data whose groups are round already, as good and far faster.
+
+    Notes
+    -----
+    The term :math:`-\|z\|^2` keeps the embedding from collapsing, and would let it grow without
+    end: SR-K-means needs an embedding that is bounded, by a tanh.
+
+    Where a cluster is left without samples its prototype moves to the sample that is farthest from
+    its own prototype.
+
+    Compared with the official code: targets of the layer-wise reconstruction carry no gradient;
+    labels are the argmax of Q (the code's final formula leaves out the norms of the prototypes);
+    training stops by the share of changed labels; the warm-up ends by the agreement of the labels
+    themselves, not by their NMI on a part of the data that was split off by true labels.
+
+    Cost: an epoch is one forward and backward pass over the data, and one forward pass of the
+    encoder for the E-step. Memory beside X: the embeddings and targets, n * (n_components + k).
+
+    References
+    ----------
+    M. Jabi, M. Pedersoli, A. Mitiche, I. Ben Ayed, "Deep clustering: On the link between
+    discriminative models and K-means", IEEE TPAMI 43(6), 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skdeepcluster import SRKMeans
+    >>> X = load_iris().data
+    >>> model = SRKMeans(n_clusters=3, max_epochs=10, random_state=0).fit(X)
+    >>> model.predict(X[:5]).shape
+    (5,)
+    >>> model.inverse_transform(model.cluster_centers_).shape
+    (3, 4)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **DeepClusterer._parameter_constraints,
+        "lam": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        lam: float = 1e-3,
+        autoencoder: Autoencoder | FrozenEstimator | None = None,
+        init: Any = "k-means",
+        n_init: int = 10,
+        max_epochs: str | int = "auto",
+        tol: float = 1e-3,
+        batch_size: str | int = "auto",
+        lr: float = 1e-3,
+        optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        device: str | torch.device = "auto",
+        callbacks: Sequence[Any] | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ):
+        self.n_clusters = n_clusters
+        self.lam = lam
+        self.autoencoder = autoencoder
+        self.init = init
+        self.n_init = n_init
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.batch_size = batch_size
+        self.lr = lr
+        self.optimizer = optimizer
+        self.device = device
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        r"""Soft assignments :math:`q_{ik} = \mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / (\lambda K))`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+            Probabilities, float64; rows sum to 1.
+        """
+        return self._fitted_objective().log_posterior(self._encode(X)).exp().numpy()
+
+    def _check_autoencoder(self, autoencoder: Autoencoder) -> None:
+        if not autoencoder._is_bounded():
+            raise ValueError(
+                "SRKMeans needs a bounded embedding: its loss is linear in the embedding, which "
+                "would grow without end. Use Autoencoder(embedding_activation='tanh'), or give a "
+                "module of your own a tanh at the end of encode() and an attribute bounded=True."
+            )
+
+    def _start(self, z: Tensor, labels: Tensor) -> Objective:
+        if self.n_clusters > 1:
+            threshold = 2 * float(torch.linalg.eigvalsh(torch.cov(z.double().T, correction=0).reshape(z.shape[1], -1))[-1]) / self.n_clusters
+            if 0 < threshold < self.lam:
+                warnings.warn(
+                    f"lam={self.lam:g} is above {threshold:.3g} = 2 nu / n_clusters, with nu the "
+                    "largest eigenvalue of the embedding's covariance: all prototypes will merge. "
+                    f"Use lam < {threshold:.3g}.",
+                    UserWarning,
+                    stacklevel=5,
+                )
+        prototypes = z.double().mean(dim=0).repeat(self.n_clusters, 1)
+        objective = SoftKMeans(self.lam * self.n_clusters, prototypes)
+        objective.start(z, labels)
+        return objective
+
+    def _keep(self, objective: Objective, z: Tensor) -> None:
+        prototypes, _ = reseed_empty(z, objective.prototypes.cpu())
+        self.cluster_centers_ = prototypes.numpy()
+
+    def _fitted_objective(self) -> SoftKMeans:
+        return SoftKMeans(self.lam * self.n_clusters, torch.tensor(self.cluster_centers_))

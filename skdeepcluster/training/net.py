@@ -1,0 +1,221 @@
+"""skorch's net, with a batch loop that costs no more than a bare torch loop."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from skorch import NeuralNet
+from skorch.callbacks import EpochTimer, PrintLog
+from skorch.utils import TeeGenerator
+from torch import Tensor, nn
+
+from .rows import Batches, Rows
+
+
+class CallbackStop(Exception):
+    """A callback asked for the end of the phase."""
+
+
+class _NoCriterion:
+    """The loss is the module's own; skorch wants a criterion all the same."""
+
+
+class Trainer(NeuralNet):
+    """Trains a :class:`~skdeepcluster.objective.JointLoss` for one phase.
+
+    Callbacks, history, optimiser and schedulers are skorch's. The batch loop is not: batches
+    are slices of tensors, and losses stay on the device until the epoch is over.
+
+    Parameters
+    ----------
+    module : JointLoss
+        Trained in place.
+    optimizer : str or callable
+        Name in ``torch.optim``, class, or ``functools.partial`` of one.
+    lr : float
+        Learning rate.
+    batch_size : int
+        Rows a step.
+    order : torch.Generator
+        Random stream of the minibatch order, on the CPU.
+    callbacks : list of skorch callbacks, or None
+        Called as skorch would. An exception of type KeyboardInterrupt that a callback raises
+        itself, which is how skorch's EarlyStopping asks for the end, ends the phase.
+    after_epoch : callable or None
+        Called after every epoch, before the callbacks; returns numbers for the history, and
+        the reason to stop or None.
+    verbose : int
+        Whether to print a row per epoch.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        optimizer: str | Callable[..., torch.optim.Optimizer],
+        lr: float,
+        batch_size: int,
+        order: torch.Generator,
+        device: torch.device,
+        callbacks: Sequence[Any] | None = None,
+        after_epoch: Callable[[], tuple[dict[str, float], str | None]] | None = None,
+        verbose: int = 0,
+    ):
+        optimizer = getattr(torch.optim, optimizer) if isinstance(optimizer, str) else optimizer
+        super().__init__(
+            module,
+            criterion=_NoCriterion,
+            optimizer=optimizer,
+            lr=lr,
+            batch_size=batch_size,
+            train_split=None,
+            callbacks=None if callbacks is None else list(callbacks),
+            device=device,
+            verbose=verbose,
+        )
+        self.order = order
+        self.after_epoch = after_epoch
+
+    @property
+    def _default_callbacks(self) -> list[tuple[str, Any]]:
+        printing = [("print_log", PrintLog())] if self.verbose else []
+        return [("epoch_timer", EpochTimer()), *printing]
+
+    def get_params_for_optimizer(self, prefix: str, named_parameters: Any) -> Any:
+        """Add the fused kernel where the optimiser has one."""
+        args, kwargs = super().get_params_for_optimizer(prefix, named_parameters)
+        if self.device.type in ("cpu", "cuda") and _has_option(self.optimizer, "fused"):
+            kwargs.setdefault("fused", True)
+        return args, kwargs
+
+    def train(self, rows: Rows, max_epochs: int) -> str:
+        """Train for at most ``max_epochs`` epochs.
+
+        Returns
+        -------
+        str
+            Why training ended: "max_epochs", "callback", or the word of ``after_epoch``.
+
+        Raises
+        ------
+        ValueError
+            If the loss is not finite.
+        """
+        self.initialize()
+        batches = Batches(rows, self.batch_size, self.order)
+        reason = "max_epochs"
+        try:
+            self.notify("on_train_begin", X=rows, y=None)
+            for _ in range(max_epochs):
+                self.notify("on_epoch_begin", dataset_train=rows, dataset_valid=None)
+                self.run_single_epoch(batches, training=True, prefix="train", step_fn=None)
+                stop = self._end_epoch()
+                self.notify("on_epoch_end", dataset_train=rows, dataset_valid=None)
+                if stop is not None:
+                    reason = stop
+                    break
+        except CallbackStop:
+            reason = "callback"
+        self.notify("on_train_end", X=rows, y=None)
+        return reason
+
+    def rows_of_history(self) -> list[dict[str, float]]:
+        """The history as plain dicts, one per epoch, without the records of single batches."""
+        return [{k: v for k, v in row.items() if k != "batches"} for row in self.history]
+
+    def notify(self, method_name: str, **cb_kwargs: Any) -> None:
+        """Call the callbacks; what they raise to end training becomes a ``CallbackStop``."""
+        getattr(self, method_name)(self, **cb_kwargs)
+        for _, callback in self.callbacks_:
+            try:
+                getattr(callback, method_name)(self, **cb_kwargs)
+            except KeyboardInterrupt as interrupt:
+                if _raised_on_purpose(interrupt):
+                    raise CallbackStop from None
+                raise
+
+    def run_single_epoch(
+        self, iterator: Any, training: bool, prefix: str, step_fn: Any, **fit_params: Any
+    ) -> None:
+        """Run the batches of an epoch and record their mean losses: one sync with the device."""
+        self._set_training(training)
+        parameters = list(self.get_all_learnable_params())
+        sizes: list[int] = []
+        losses: list[tuple[Tensor, Tensor | None]] = []
+        for batch in iterator:
+            self.notify("on_batch_begin", batch=batch, training=training)
+            losses.append(self._step(batch, parameters))
+            sizes.append(len(batch[1]))
+            self.notify("on_batch_end", batch=batch, training=training)
+        self._record(prefix, sizes, losses)
+
+    def _step(self, batch: Any, parameters: list[Any]) -> tuple[Tensor, Tensor | None]:
+        """One optimiser step."""
+        self.optimizer_.zero_grad(set_to_none=True)
+        reconstruction, clustering = self.module_(*batch)
+        loss = reconstruction if clustering is None else reconstruction + clustering
+        loss.backward()
+        self.notify(
+            "on_grad_computed",
+            named_parameters=TeeGenerator(iter(parameters)),
+            batch=batch,
+            training=True,
+        )
+        self.optimizer_.step()
+        return reconstruction.detach(), None if clustering is None else clustering.detach()
+
+    def _record(
+        self, prefix: str, sizes: list[int], losses: list[tuple[Tensor, Tensor | None]]
+    ) -> None:
+        """Write the epoch's mean losses into the history."""
+        weights = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+
+        def mean(values: list[Tensor]) -> float:
+            return float(torch.stack(values).cpu().double() @ weights)
+
+        reconstruction = mean([pair[0] for pair in losses])
+        clustering = [pair[1] for pair in losses if pair[1] is not None]
+        loss = reconstruction
+        if clustering:
+            self.history.record("reconstruction_loss", reconstruction)
+            self.history.record("clustering_loss", mean(clustering))
+            loss += self.history[-1, "clustering_loss"]
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"The training loss is {loss} after epoch {self.history[-1, 'epoch']}: "
+                f"training diverged. Use a learning rate below lr={self.lr:g}."
+            )
+        best = min((row[f"{prefix}_loss"] for row in self.history[:-1]), default=math.inf)
+        self.history.record(f"{prefix}_loss", loss)
+        self.history.record(f"{prefix}_loss_best", loss < best)
+
+    def _end_epoch(self) -> str | None:
+        """Run the full-data update and record what it says."""
+        if self.after_epoch is None:
+            return None
+        numbers, stop = self.after_epoch()
+        for key, value in numbers.items():
+            self.history.record(key, value)
+        return stop
+
+
+def _has_option(optimizer: Any, name: str) -> bool:
+    """Whether an optimiser class (or a partial of one) has a keyword."""
+    return name in inspect.signature(optimizer).parameters
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """Whether a ``raise`` statement made the exception, rather than a signal between two lines."""
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return False
+    code = traceback.tb_frame.f_code.co_code
+    return code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]

@@ -1,0 +1,91 @@
+"""What happens between two epochs of joint training: E-step, warm-up, stopping rule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..objective import Objective
+from .inference import encode
+from .rows import Rows
+
+# Epochs without a rise of the agreement that end the warm-up, as in the official code.
+_PATIENCE = 5
+
+
+class ClusteringPhase:
+    """The full-data part of joint training, called after every epoch.
+
+    Encodes all samples, lets the objective update its targets, and decides what comes next.
+    The warm-up keeps the initial labels as targets. It is over once the model's own assignments
+    have stopped to agree more and more with them, or have half of the epochs behind them.
+    Training has converged once no more than ``tol`` of the labels change in an epoch.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Autoencoder.
+    objective : Objective
+        Started already.
+    rows : Rows
+        All samples.
+    labels : Tensor of shape (n,)
+        Initial labels.
+    tol : float
+        Share of labels.
+    max_epochs : int
+        Length of the phase at most.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        objective: Objective,
+        rows: Rows,
+        labels: Tensor,
+        *,
+        tol: float,
+        max_epochs: int,
+    ):
+        self._network = network
+        self._objective = objective
+        self._rows = rows
+        self._initial = labels
+        self._labels = labels
+        self._tol = tol
+        self._epoch = 0
+        self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
+        self._best_agreement = -1.0
+        self._stale = 0
+
+    @torch.no_grad()
+    def __call__(self) -> tuple[dict[str, float | str], str | None]:
+        """Numbers for the history, and the reason to stop or None."""
+        z = encode(self._network, self._rows)
+        warm = self._epoch < self._warm_up_epochs
+        numbers = self._objective.e_step(z, self._epoch, self._initial if warm else None)
+        log_posterior = self._objective.log_posterior(z)
+        labels = log_posterior.argmax(dim=1)
+        sizes = torch.bincount(labels, minlength=log_posterior.shape[1])
+        change = float((labels != self._labels).double().mean())
+        self._labels = labels
+        self._epoch += 1
+        record: dict[str, float | str] = {
+            "phase": "warm-up" if warm else "joint",
+            **numbers,
+            "label_change": change,
+            "smallest_cluster": int(sizes.min()),
+        }
+        if warm:
+            self._watch_agreement(float((labels == self._initial).double().mean()))
+            return record, None
+        return record, "tol" if change <= self._tol else None
+
+    def _watch_agreement(self, agreement: float) -> None:
+        """End the warm-up once the agreement has stopped rising."""
+        if agreement > self._best_agreement + self._tol:
+            self._best_agreement, self._stale = agreement, 0
+        else:
+            self._stale += 1
+        if self._stale >= _PATIENCE or agreement >= 1 - self._tol:
+            self._warm_up_epochs = self._epoch

@@ -1,0 +1,133 @@
+"""The samples as batches of standardised tensors, made when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Bytes of float64 input that statistics and inference look at together.
+_CHUNK_BYTES = 2**23
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One mean and one deviation for all features, in float64.
+
+    One for all of them, so that the features keep their relative weight, as in k-means, and
+    the result does not depend on the unit of the data.
+    """
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, X: np.ndarray) -> Scaling:
+        """Measure an (n, d) array, in chunks. A deviation of zero counts as 1."""
+        chunks = [X[rows] for rows in _chunks(X)]
+        # Relative to the largest entry, so that no square over- or underflows.
+        unit = max(float(np.abs(chunk.astype(np.float64)).max()) for chunk in chunks) or 1.0
+        total = sum(float(np.sum(chunk / unit, dtype=np.float64)) for chunk in chunks)
+        mean = total / X.size
+        squares = sum(float(np.square(chunk / unit - mean).sum()) for chunk in chunks)
+        deviation = np.sqrt(squares / X.size)
+        # Rounding leaves constant data a deviation of about eps; it is zero all the same.
+        if deviation <= 1e-15 * max(abs(mean), 1e-300):
+            return cls(mean * unit, 1.0)
+        return cls(mean * unit, float(deviation * unit))
+
+
+class Rows:
+    """The rows of an (n, d) array as batches for a network.
+
+    A batch is gathered in the array's own type, shifted and scaled in float64 and then cast:
+    so the same numbers give the same batch whatever type they are stored in, and the array is
+    neither copied nor changed. On an accelerator the array is kept on the device if it takes
+    less than half of the free memory.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Real numbers of any type.
+    scaling : Scaling
+        Mean and deviation.
+    input_shape : tuple
+        Shape of one sample for the network: ``(d,)`` or ``(channels, height, width)``.
+    device : torch.device
+        Where the batches go.
+    """
+
+    def __init__(
+        self, X: np.ndarray, scaling: Scaling, input_shape: tuple[int, ...], device: torch.device
+    ):
+        self._X = X
+        self._input_shape = input_shape
+        self.device = device
+        # MPS has no float64.
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        # Of one dimension: a tensor of none would not promote the batch to its own type.
+        self._mean = torch.tensor([scaling.mean], dtype=wide, device=device)
+        self._deviation = torch.tensor([scaling.deviation], dtype=wide, device=device)
+        self._on_device: Tensor | None = None
+        if device.type == "cuda" and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
+            self._on_device = torch.tensor(X, device=device)
+
+    def __len__(self) -> int:
+        return len(self._X)
+
+    def take(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The rows of an index tensor, standardised, of shape (b, *input_shape)."""
+        if self._on_device is not None:
+            return self._standardise(self._on_device.index_select(0, index), dtype)
+        return self._standardise(torch.from_numpy(self._X[index.cpu().numpy()]), dtype)
+
+    def chunks(self, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
+        """All rows in order, standardised, some megabytes at a time."""
+        for rows in _chunks(self._X):
+            if self._on_device is not None:
+                yield self._standardise(self._on_device[rows], dtype)
+            else:
+                yield self._standardise(torch.from_numpy(self._X[rows].copy()), dtype)
+
+    def _standardise(self, batch: Tensor, dtype: torch.dtype) -> Tensor:
+        """Shift and scale a batch in the wide type, then cast it and give it its shape."""
+        batch = batch.to(self.device) - self._mean
+        batch = torch.div(batch, self._deviation, out=torch.empty_like(batch, dtype=dtype))
+        return batch.view(-1, *self._input_shape)
+
+
+class Batches:
+    """One epoch's batches ``(x, index)``, in an order drawn from ``order``.
+
+    A last batch of a single row joins the one before it: batch normalisation in a user's
+    network cannot train on one row.
+    """
+
+    def __init__(self, rows: Rows, batch_size: int, order: torch.Generator):
+        self.rows = rows
+        self.order = order
+        n = len(rows)
+        self._sizes = [batch_size] * (n // batch_size)
+        rest = n % batch_size
+        if rest == 1 and self._sizes:
+            self._sizes[-1] += 1
+        elif rest:
+            self._sizes.append(rest)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.rows), generator=self.order).to(self.rows.device)
+        for index in order.split(self._sizes):
+            yield self.rows.take(index), index
+
+
+def _chunks(X: np.ndarray) -> Iterator[slice]:
+    """Slices of rows of about ``_CHUNK_BYTES`` each in float64."""
+    size = max(1, _CHUNK_BYTES // max(1, 8 * X.shape[1]))
+    for start in range(0, len(X), size):
+        yield slice(start, start + size)
