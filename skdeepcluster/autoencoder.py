@@ -110,7 +110,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     batch_size : "auto" or int, default="auto"
         Rows a step. "auto" is a tenth of the data, from 16 to 256.
     lr : float, default=1e-3
-        Learning rate.
+        Learning rate; with a schedule, the highest.
+    lr_schedule : {"one-cycle", "constant"}, default="one-cycle"
+        "one-cycle" starts at a 25th of ``lr``, reaches it after 30 % of the steps, and falls to
+        almost 0 (a cosine): the network does not saturate at the start, and settles at the end.
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
@@ -192,6 +195,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         "conv_kernel_sizes": ["array-like"],
         "conv_strides": ["array-like"],
         "conv_paddings": ["array-like"],
+        "lr_schedule": [StrOptions({"one-cycle", "constant"})],
         **TRAINING_CONSTRAINTS,
     }
 
@@ -212,6 +216,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         max_epochs: str | int = "auto",
         batch_size: str | int = "auto",
         lr: float = 1e-3,
+        lr_schedule: str = "one-cycle",
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
         device: str | torch.device = "auto",
         callbacks: Sequence[Any] | None = None,
@@ -232,6 +237,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.lr = lr
+        self.lr_schedule = lr_schedule
         self.optimizer = optimizer
         self.device = device
         self.callbacks = callbacks
@@ -409,6 +415,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             order=torch.Generator().manual_seed(order_seed),
             device=rows.device,
             callbacks=self.callbacks,
+            one_cycle=self.lr_schedule == "one-cycle",
             verbose=self.verbose,
         )
         max_epochs = auto_epochs(

@@ -14,6 +14,7 @@ from skorch import NeuralNet
 from skorch.callbacks import EpochTimer, PrintLog
 from skorch.utils import TeeGenerator
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from .rows import Batches, Rows
 
@@ -50,6 +51,9 @@ class Trainer(NeuralNet):
     after_epoch : callable or None
         Called after every epoch, before the callbacks; returns numbers for the history, and
         the reason to stop or None.
+    one_cycle : bool
+        Whether the learning rate rises from a 25th of ``lr`` to ``lr`` in the first 30 % of the
+        steps and then falls to almost 0, or stays.
     verbose : int
         Whether to print a row per epoch.
     """
@@ -65,6 +69,7 @@ class Trainer(NeuralNet):
         device: torch.device,
         callbacks: Sequence[Any] | None = None,
         after_epoch: Callable[[], tuple[dict[str, float], str | None]] | None = None,
+        one_cycle: bool = False,
         verbose: int = 0,
     ):
         optimizer = getattr(torch.optim, optimizer) if isinstance(optimizer, str) else optimizer
@@ -81,6 +86,7 @@ class Trainer(NeuralNet):
         )
         self.order = order
         self.after_epoch = after_epoch
+        self.one_cycle = one_cycle
 
     @property
     def _default_callbacks(self) -> list[tuple[str, Any]]:
@@ -109,6 +115,7 @@ class Trainer(NeuralNet):
         """
         self.initialize()
         batches = Batches(rows, self.batch_size, self.order)
+        self.schedule_ = self._make_schedule(max_epochs * len(batches))
         reason = "max_epochs"
         try:
             self.notify("on_train_begin", X=rows, y=None)
@@ -124,6 +131,13 @@ class Trainer(NeuralNet):
             reason = "callback"
         self.notify("on_train_end", X=rows, y=None)
         return reason
+
+    def _make_schedule(self, n_steps: int) -> OneCycleLR | None:
+        """The schedule of the learning rate, stepped after every batch."""
+        if not self.one_cycle:
+            return None
+        # One step more than is taken, so that the last one does not leave the cycle.
+        return OneCycleLR(self.optimizer_, self.lr, n_steps + 1, cycle_momentum=False)
 
     def rows_of_history(self) -> list[dict[str, float]]:
         """The history as plain dicts, one per epoch, without the records of single batches."""
@@ -168,6 +182,8 @@ class Trainer(NeuralNet):
             training=True,
         )
         self.optimizer_.step()
+        if self.schedule_ is not None:
+            self.schedule_.step()
         return reconstruction.detach(), None if clustering is None else clustering.detach()
 
     def _record(

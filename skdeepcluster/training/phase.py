@@ -9,8 +9,9 @@ from ..objective import Objective
 from .inference import encode
 from .rows import Rows
 
-# Epochs without a rise of the agreement that end the warm-up, as in the official code.
-_PATIENCE = 5
+# Epochs that are averaged to see whether the agreement still rises. The official code waits 5
+# epochs for a new best; but the first epochs can agree best, before training has moved anything.
+_WINDOW = 5
 
 
 class ClusteringPhase:
@@ -55,8 +56,7 @@ class ClusteringPhase:
         self._tol = tol
         self._epoch = 0
         self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
-        self._best_agreement = -1.0
-        self._stale = 0
+        self._agreements: list[float] = []
 
     @torch.no_grad()
     def __call__(self) -> tuple[dict[str, float | str], str | None]:
@@ -83,9 +83,8 @@ class ClusteringPhase:
 
     def _watch_agreement(self, agreement: float) -> None:
         """End the warm-up once the agreement has stopped rising."""
-        if agreement > self._best_agreement + self._tol:
-            self._best_agreement, self._stale = agreement, 0
-        else:
-            self._stale += 1
-        if self._stale >= _PATIENCE or agreement >= 1 - self._tol:
+        self._agreements.append(agreement)
+        before, now = self._agreements[-2 * _WINDOW : -_WINDOW], self._agreements[-_WINDOW:]
+        stalled = len(before) == _WINDOW and sum(now) - sum(before) <= self._tol * _WINDOW
+        if stalled or agreement >= 1 - self._tol:
             self._warm_up_epochs = self._epoch
