@@ -525,7 +525,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _rows(self, X: np.ndarray, device: torch.device) -> Rows:
         """The batches of X for this network."""
-        shape = (X.shape[1],) if self.image_shape_ is None else self.image_shape_
+        flat = self.image_shape_ is None or self._architecture[0] == "mlp"
+        shape = (X.shape[1],) if flat else self.image_shape_
         return Rows(X, Scaling(self.mean_, self.scale_), shape, device)
 
     def _encode(self, X: np.ndarray) -> Tensor:

@@ -157,7 +157,8 @@ class DeepClusterer(
         ndarray of shape (n_samples,)
             Labels, int32: the most probable cluster.
         """
-        return self._labels(self._encode(X))
+        z = self._encode(X)
+        return self._labels(z)
 
     def transform(self, X: Any) -> np.ndarray:
         """Embed samples.

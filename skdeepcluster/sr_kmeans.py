@@ -274,7 +274,8 @@ class SRKMeans(DeepClusterer):
         ndarray of shape (n_samples, n_clusters)
             Probabilities, float64; rows sum to 1.
         """
-        return self._fitted_objective().log_posterior(self._encode(X)).exp().numpy()
+        z = self._encode(X)
+        return self._fitted_objective().log_posterior(z).exp().numpy()
 
     def _check_autoencoder(self, autoencoder: Autoencoder) -> None:
         if not autoencoder._is_bounded():
@@ -286,7 +287,10 @@ class SRKMeans(DeepClusterer):
 
     def _start(self, z: Tensor, labels: Tensor) -> Objective:
         if self.n_clusters > 1:
-            threshold = 2 * float(torch.linalg.eigvalsh(torch.cov(z.double().T, correction=0).reshape(z.shape[1], -1))[-1]) / self.n_clusters
+            centred = z.double() - z.double().mean(dim=0)
+            # The largest eigenvalue of the covariance.
+            nu = float(torch.linalg.eigvalsh(centred.T @ centred / len(z))[-1])
+            threshold = 2 * nu / self.n_clusters
             if 0 < threshold < self.lam:
                 warnings.warn(
                     f"lam={self.lam:g} is above {threshold:.3g} = 2 nu / n_clusters, with nu the "
@@ -303,6 +307,8 @@ class SRKMeans(DeepClusterer):
     def _keep(self, objective: Objective, z: Tensor) -> None:
         prototypes, _ = reseed_empty(z, objective.prototypes.cpu())
         self.cluster_centers_ = prototypes.numpy()
+        # lam and n_clusters may be set anew after the fit.
+        self._temperature = self.lam * self.n_clusters
 
     def _fitted_objective(self) -> SoftKMeans:
-        return SoftKMeans(self.lam * self.n_clusters, torch.tensor(self.cluster_centers_))
+        return SoftKMeans(self._temperature, torch.tensor(self.cluster_centers_))

@@ -27,12 +27,14 @@ class Scaling:
     @classmethod
     def of(cls, X: np.ndarray) -> Scaling:
         """Measure an (n, d) array, in chunks. A deviation of zero counts as 1."""
-        chunks = [X[rows] for rows in _chunks(X)]
+
+        def wide() -> Iterator[np.ndarray]:
+            return (X[rows].astype(np.float64) for rows in _chunks(X))
+
         # Relative to the largest entry, so that no square over- or underflows.
-        unit = max(float(np.abs(chunk.astype(np.float64)).max()) for chunk in chunks) or 1.0
-        total = sum(float(np.sum(chunk / unit, dtype=np.float64)) for chunk in chunks)
-        mean = total / X.size
-        squares = sum(float(np.square(chunk / unit - mean).sum()) for chunk in chunks)
+        unit = max(float(np.abs(chunk).max()) for chunk in wide()) or 1.0
+        mean = sum(float((chunk / unit).sum()) for chunk in wide()) / X.size
+        squares = sum(float(np.square(chunk / unit - mean).sum()) for chunk in wide())
         deviation = np.sqrt(squares / X.size)
         # Rounding leaves constant data a deviation of about eps; it is zero all the same.
         if deviation <= 1e-15 * max(abs(mean), 1e-300):
@@ -63,7 +65,8 @@ class Rows:
     def __init__(
         self, X: np.ndarray, scaling: Scaling, input_shape: tuple[int, ...], device: torch.device
     ):
-        self._X = X
+        # torch does not subtract from bool.
+        self._X = X.view(np.uint8) if X.dtype == bool else X
         self._input_shape = input_shape
         self.device = device
         # MPS has no float64.
@@ -73,7 +76,7 @@ class Rows:
         self._deviation = torch.tensor([scaling.deviation], dtype=wide, device=device)
         self._on_device: Tensor | None = None
         if device.type == "cuda" and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
-            self._on_device = torch.tensor(X, device=device)
+            self._on_device = torch.tensor(self._X, device=device)
 
     def __len__(self) -> int:
         return len(self._X)

@@ -1,0 +1,330 @@
+"""Training control: callbacks, interruption, divergence, dead networks, history."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+from torch.optim.lr_scheduler import StepLR
+
+from skdeepcluster import Autoencoder, SRKMeans
+from skdeepcluster.training import Rows, Scaling, Trainer
+from skdeepcluster.training.rows import Batches
+
+from .conftest import small_autoencoder, small_sr_kmeans
+from .test_estimators import PlainModule
+
+
+class StopAfter(Callback):
+    """Ends training as skorch's own EarlyStopping does."""
+
+    def __init__(self, n_epochs):
+        self.n_epochs = n_epochs
+
+    def on_epoch_end(self, net, **kwargs):
+        if len(net.history) == self.n_epochs:
+            raise KeyboardInterrupt
+
+
+class Interrupt(Callback):
+    """Ctrl-C in the middle of a callback: not a raise statement of the callback's own."""
+
+    def on_epoch_end(self, net, **kwargs):
+        import _thread
+
+        _thread.interrupt_main()
+        for _ in range(10**7):
+            pass
+
+
+def test_history_tells_the_phases(blobs):
+    X, _ = blobs
+    model = small_sr_kmeans(max_epochs=12, tol=0).fit(X)
+    phases = [row["phase"] for row in model.history_]
+    assert phases[:5] == ["pretraining"] * 5
+    joint = model.history_[5:]
+    assert len(joint) == model.n_iter_ <= 12
+    assert {row["phase"] for row in joint} == {"warm-up", "joint"}
+    assert [row["epoch"] for row in joint] == list(range(1, model.n_iter_ + 1))
+    for row in joint:
+        total = row["reconstruction_loss"] + row["clustering_loss"]
+        assert row["train_loss"] == pytest.approx(total, rel=1e-12)
+        assert 0 <= row["label_change"] <= 1
+        assert 0 <= row["mutual_information"] <= np.log(3)
+        assert 0 <= row["smallest_cluster"] <= 40
+    plain = (int, float, str, bool)
+    assert all(type(value) in plain for row in model.history_ for value in row.values())
+
+
+def test_tol_stops_and_max_epochs_stops(blobs):
+    X, _ = blobs
+    loose = small_sr_kmeans(max_epochs=50, tol=1.0).fit(X)
+    assert (loose.stop_reason_, loose.converged_) == ("tol", True)
+    tight = small_sr_kmeans(max_epochs=2, tol=0).fit(X)
+    assert tight.n_iter_ == 2
+
+
+def test_callback_ends_its_own_phase_only(blobs):
+    X, _ = blobs
+    model = small_sr_kmeans(small_autoencoder(callbacks=[StopAfter(2)])).fit(X)
+    assert model.autoencoder_.stop_reason_ == "callback"
+    assert model.autoencoder_.n_iter_ == 2
+    assert model.stop_reason_ != "callback"
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+
+    model = small_sr_kmeans(callbacks=[StopAfter(1)]).fit(X)
+    assert (model.stop_reason_, model.converged_, model.n_iter_) == ("callback", False, 1)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+
+
+def test_skorch_callbacks_work(blobs):
+    X, _ = blobs
+    stopping = EarlyStopping(monitor="train_loss", patience=2, threshold=10.0, sink=lambda _: None)
+    autoencoder = small_autoencoder(max_epochs=50, callbacks=[stopping]).fit(X)
+    assert autoencoder.stop_reason_ == "callback"
+    assert autoencoder.n_iter_ < 50
+    steps = LRScheduler(StepLR, step_size=1, gamma=0.1)
+    frozen_early = small_autoencoder(lr_schedule="constant", max_epochs=8, callbacks=[steps]).fit(X)
+    losses = [row["train_loss"] for row in frozen_early.history_]
+    assert losses[-1] == pytest.approx(losses[-2], rel=1e-3)
+
+
+@pytest.mark.parametrize("phase", ["pretraining", "joint"])
+def test_ctrl_c_propagates_and_leaves_nothing_fitted(blobs, phase):
+    X, _ = blobs
+    autoencoder = small_autoencoder(callbacks=[Interrupt()] if phase == "pretraining" else None)
+    model = small_sr_kmeans(autoencoder, callbacks=[Interrupt()] if phase == "joint" else None)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    assert not [name for name in vars(model) if name.endswith("_")]
+
+
+def test_failed_refit_forgets_the_old_fit(blobs):
+    X, _ = blobs
+    model = small_sr_kmeans().fit(X)
+    model.callbacks = [Interrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_divergence_is_an_error(blobs):
+    X, _ = blobs
+    diverging = partial(torch.optim.SGD, momentum=0.9)
+    with pytest.raises(ValueError, match="diverged.*lr=1e\\+15"):
+        Autoencoder(embedding_activation="identity", optimizer=diverging, lr=1e15).fit(X)
+
+
+class DeadModule(PlainModule):
+    """Maps everything to one point, whatever is learnt."""
+
+    def encode(self, x):
+        return 0 * super().encode(x)
+
+
+def test_dead_network_is_an_error(blobs):
+    with pytest.raises(ValueError, match="died in training"):
+        small_autoencoder(module=DeadModule).fit(blobs[0])
+
+
+def test_dead_network_is_trained_anew(blobs):
+    """The first network dies, the second lives."""
+    made = []
+
+    def mortal(input_shape, n_components):
+        made.append(len(made))
+        return (DeadModule if len(made) == 1 else PlainModule)(input_shape, n_components)
+
+    autoencoder = small_autoencoder(module=mortal).fit(blobs[0])
+    assert len(made) == 2
+    assert np.ptp(autoencoder.transform(blobs[0])) > 0.01
+
+
+def test_users_module_is_neither_trained_nor_moved(blobs):
+    X, _ = blobs
+    module = PlainModule((8,), 2)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    model = small_sr_kmeans(small_autoencoder(module=module, n_components=5)).fit(X)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert model.autoencoder_.module_ is not module
+    assert model.transform(X).shape == (120, 2)
+    assert model.get_feature_names_out().shape == (2,)
+
+
+def test_users_module_keeps_its_weights_and_its_frozen_layers(blobs):
+    module = PlainModule((8,), 2)
+    module.inner.weight.requires_grad_(False)
+    fitted = small_autoencoder(module=module).fit(blobs[0])
+    assert torch.equal(fitted.module_.inner.weight, module.inner.weight)
+    assert not torch.equal(fitted.module_.outer.weight, module.outer.weight)
+
+
+def test_users_module_with_batch_norm_and_dropout(blobs):
+    X = blobs[0][:113]
+
+    class Normed(PlainModule):
+        def __init__(self, shape, n_components):
+            super().__init__(shape, n_components)
+            self.norm = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.1))
+
+        def encode(self, x):
+            return super().encode(self.norm(x))
+
+    # 113 = 7 * 16 + 1: the last row alone could not be normalised.
+    model = small_sr_kmeans(small_autoencoder(module=Normed, batch_size=16), batch_size=16).fit(X)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    np.testing.assert_allclose(model.transform(X[:3]), model.transform(X)[:3], rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda shape, p: torch.nn.Linear(8, 2), "no method encode"),
+        (lambda shape, p: FlatModule(shape, p), "size of the embedding"),
+        (lambda shape, p: PlainModule((4,), p), "must be equal|cannot be multiplied"),
+    ],
+)
+def test_networks_of_the_wrong_shape(blobs, make, message):
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        small_autoencoder(module=make).fit(blobs[0])
+
+
+class FlatModule(PlainModule):
+    """Forgets an axis."""
+
+    def encode(self, x):
+        return super().encode(x)[:, 0]
+
+
+def test_unbounded_module_is_refused(blobs):
+    class Unbounded(PlainModule):
+        bounded = False
+
+    for module in (Unbounded, Unbounded((8,), 2)):
+        with pytest.raises(ValueError, match="bounded=True"):
+            SRKMeans(3, autoencoder=Autoencoder(module=module)).fit(blobs[0])
+
+
+def test_lam_above_the_merging_threshold_warns(blobs):
+    X, _ = blobs
+    with pytest.warns(UserWarning, match=r"lam=50 is above .* = 2 nu / n_clusters"):
+        small_sr_kmeans(lam=50.0).fit(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_defaults_do_not_warn(blobs, digits):
+    SRKMeans(3, random_state=0).fit(blobs[0])
+    SRKMeans(10, random_state=0, max_epochs=2, autoencoder=Autoencoder(max_epochs=2)).fit(digits[0])
+
+
+def test_verbose_prints_a_row_per_epoch(blobs, capsys):
+    X, _ = blobs
+    small_sr_kmeans().fit(X)
+    assert capsys.readouterr().out == ""
+    small_sr_kmeans(small_autoencoder(max_epochs=3), max_epochs=4, tol=0, verbose=1).fit(X)
+    printed = capsys.readouterr().out
+    assert "reconstruction_loss" in printed
+    assert "label_change" in printed
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "RMSprop", torch.optim.Adam])
+def test_optimizers(blobs, optimizer):
+    model = small_sr_kmeans(small_autoencoder(optimizer=optimizer), optimizer=optimizer)
+    assert np.isfinite(model.fit(blobs[0]).objective_)
+
+
+def test_optimizer_options_by_partial(blobs):
+    X, _ = blobs
+    strong = partial(torch.optim.AdamW, weight_decay=100.0)
+    decayed = small_autoencoder(optimizer=strong).fit(X)
+    plain = small_autoencoder(optimizer="AdamW").fit(X)
+    norms = [
+        sum(float(p.square().sum()) for p in a.module_.parameters()) for a in (decayed, plain)
+    ]
+    assert norms[0] < 0.9 * norms[1]
+
+
+def test_one_cycle_ends_near_zero(blobs):
+    """The last steps hardly move the weights; with a constant rate they do."""
+    X, _ = blobs
+    moved = {}
+    for schedule in ("one-cycle", "constant"):
+        weights = []
+
+        class Watch(Callback):
+            def on_epoch_end(self, net, **kwargs):
+                weights.append(net.module_.network.decoder[-1].weight.detach().clone())  # noqa: B023
+
+        small_autoencoder(max_epochs=30, lr_schedule=schedule, callbacks=[Watch()]).fit(X)
+        moved[schedule] = float((weights[-1] - weights[-2]).abs().mean())
+    assert moved["one-cycle"] < 0.1 * moved["constant"]
+
+
+def test_trainer_equals_a_bare_loop(blobs):
+    """The weights after three epochs are bit for bit those of the loop one would write by hand."""
+    from skdeepcluster.networks import build, mlp_autoencoder
+    from skdeepcluster.objective import JointLoss
+
+    X = torch.tensor(blobs[0])
+    scaling = Scaling.of(X.numpy())
+
+    def network():
+        return build(
+            lambda: mlp_autoencoder(8, 2, hidden_layer_sizes=(16,), bounded=True), seed=0
+        )
+
+    trained = network()
+    Trainer(
+        JointLoss(trained),
+        optimizer="Adam",
+        lr=1e-3,
+        batch_size=25,
+        order=torch.Generator().manual_seed(1),
+        device=torch.device("cpu"),
+    ).train(Rows(X.numpy(), scaling, (8,), torch.device("cpu")), 3)
+
+    bare = network()
+    optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3, fused=True)
+    order = torch.Generator().manual_seed(1)
+    inputs = ((X - scaling.mean) / scaling.deviation).float()
+    for _ in range(3):
+        for index in torch.randperm(120, generator=order).split(25):
+            x = inputs[index]
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(bare.decode(bare.encode(x)), x).backward()
+            optimizer.step()
+    for ours, theirs in zip(trained.parameters(), bare.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(10, [4, 4, 2]), (9, [4, 5]), (8, [4, 4]), (3, [3]), (1, [1]), (5, [5])]
+)
+def test_batch_sizes(n, sizes):
+    rows = Rows(np.eye(n), Scaling(0.0, 1.0), (n,), torch.device("cpu"))
+    batches = Batches(rows, 4, torch.Generator().manual_seed(0))
+    found = list(batches)
+    assert [len(x) for x, _ in found] == sizes
+    assert len(batches) == len(sizes)
+    assert sorted(torch.cat([index for _, index in found]).tolist()) == list(range(n))
+    for x, index in found:
+        assert torch.equal(x, torch.eye(n)[index])
+
+
+def test_reconstruction_error_and_score_are_the_mean_squared_error(blobs):
+    X, _ = blobs
+    autoencoder = small_autoencoder().fit(X)
+    scaled = (X - X.mean()) / X.std()
+    decoded = autoencoder.inverse_transform(autoencoder.transform(X))
+    error = np.square((decoded - X) / X.std()).mean()
+    assert autoencoder.reconstruction_error_ == pytest.approx(error, rel=1e-9)
+    assert autoencoder.score(X) == -autoencoder.reconstruction_error_
+    assert autoencoder.mean_ == pytest.approx(X.mean())
+    assert autoencoder.scale_ == pytest.approx(X.std())
+    assert scaled.std() == pytest.approx(1)
