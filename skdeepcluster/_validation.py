@@ -38,20 +38,20 @@ def as_rows(X: Any, image_shape: ImageShape | None) -> tuple[Any, ImageShape | N
     """
     if isinstance(X, list | tuple):
         X = np.asarray(X)
-    shape = getattr(X, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
     if len(shape) == 3:
         # Images without a channel axis.
-        found = (1, *shape[1:])
+        found = (1, shape[1], shape[2])
         if image_shape is not None and found != image_shape:
             raise ValueError(
-                f"X has shape {tuple(shape)}, which makes images of shape {found}, "
+                f"X has shape {shape}, which makes images of shape {found}, "
                 f"but image_shape={image_shape} (channels, height, width)."
             )
         return np.asarray(X).reshape(shape[0], -1), found
     if len(shape) == 4:
         if image_shape is None:
             raise ValueError(
-                f"X has shape {tuple(shape)}: with four dimensions it is not known which one is "
+                f"X has shape {shape}: with four dimensions it is not known which one is "
                 "the channels. Give the images' shape as (channels, height, width), by "
                 "Autoencoder(image_shape=...)."
             )
@@ -60,7 +60,7 @@ def as_rows(X: Any, image_shape: ImageShape | None) -> tuple[Any, ImageShape | N
         last = shape[1:] == (height, width, channels)
         if first == last:
             raise ValueError(
-                f"X has shape {tuple(shape)}, which fits image_shape={image_shape} (channels, "
+                f"X has shape {shape}, which fits image_shape={image_shape} (channels, "
                 f"height, width) {'both' if first else 'neither'} with channels first "
                 f"{'and' if first else 'nor'} with channels last. Reshape X to (n, d) in the "
                 "order channels, height, width."
@@ -95,13 +95,13 @@ def check_device(device: str | torch.device) -> torch.device:
             f"device={device!r} is not known to torch. Use 'auto', 'cpu', 'cuda' or 'mps'."
         ) from None
     available = {
-        "cpu": lambda: True,
-        "cuda": lambda: (found.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available,
+        "cpu": 1,
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
     }
     if found.type not in available:
         raise ValueError(f"device={device!r} is not supported. Use 'auto', 'cpu', 'cuda' or 'mps'.")
-    if not available[found.type]():
+    if (found.index or 0) >= available[found.type]:
         raise ValueError(
             f"device={device!r} was asked for, but torch finds no such device on this machine. "
             "Use device='auto' or device='cpu'."

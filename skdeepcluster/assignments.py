@@ -94,11 +94,13 @@ def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
     return torch.where(mass > 0, sums / mass.clamp_min(torch.finfo(mass.dtype).tiny), fallback)
 
 
-def reseed_empty(z: Tensor, prototypes: Tensor) -> tuple[Tensor, int]:
+def reseed_empty(
+    z: Tensor, prototypes: Tensor, movable: Tensor | None = None
+) -> tuple[Tensor, int]:
     """Move the prototype of every cluster without samples to the worst represented sample.
 
-    That sample is the one farthest from its own prototype, among clusters of two samples
-    or more, so that no other cluster is emptied. Where no such sample is left (fewer
+    That sample is the one farthest from its own prototype, among clusters with two distinct
+    samples or more, so that no other cluster is emptied. Where no such sample is left (fewer
     distinct embeddings than prototypes) the cluster stays empty.
 
     Parameters
@@ -107,6 +109,8 @@ def reseed_empty(z: Tensor, prototypes: Tensor) -> tuple[Tensor, int]:
         Embeddings.
     prototypes : Tensor of shape (k, p)
         Prototypes.
+    movable : Tensor of shape (k,), or None
+        Mask of the prototypes that may move; None for all.
 
     Returns
     -------
@@ -116,22 +120,26 @@ def reseed_empty(z: Tensor, prototypes: Tensor) -> tuple[Tensor, int]:
         How many prototypes were moved.
     """
     distances = squared_distances(z, prototypes)
+    spent = torch.zeros(len(z), dtype=torch.bool, device=z.device)
     n_moved = 0
-    while n_moved < len(prototypes):
+    while True:
         nearest, labels = distances.min(dim=1)
         counts = torch.bincount(labels, minlength=len(prototypes))
-        empty = (counts == 0).nonzero()[:, 0]
-        if len(empty) == 0:
-            break
-        far = torch.where(counts[labels] > 1, nearest, 0.0).argmax()
-        if nearest[far] <= 0 or counts[labels[far]] <= 1:
-            break
-        if n_moved == 0:
-            prototypes = prototypes.clone()
-        prototypes[empty[0]] = z[far].to(prototypes.dtype)
-        distances[:, empty[0]] = squared_distances(z, prototypes[empty[:1]])[:, 0]
+        empty = counts == 0 if movable is None else (counts == 0) & movable
+        candidates = torch.where((counts[labels] > 1) & ~spent, nearest, 0.0)
+        far = candidates.argmax()
+        if not empty.any() or candidates[far] <= 0:
+            return prototypes, n_moved
+        twins = (z == z[far]).all(dim=1)
+        if twins.sum() == counts[labels[far]]:
+            # A cluster of copies of one sample would move as a whole, and be empty itself.
+            spent |= twins
+            continue
+        moved = empty.nonzero()[0]
+        prototypes = prototypes.index_copy(0, moved, z[far][None].to(prototypes.dtype))
+        distances[:, moved] = squared_distances(z, prototypes[moved])
         n_moved += 1
-    return prototypes, n_moved
+
 
 
 def _blocks(n: int, elements_per_row: int) -> Iterator[slice]:

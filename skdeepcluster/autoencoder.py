@@ -28,7 +28,7 @@ from ._validation import (
     output_dtype,
     unfitted_on_error,
 )
-from .networks import MirroredAutoencoder, build, conv_autoencoder, mlp_autoencoder
+from .networks import MirroredAutoencoder, Network, build, conv_autoencoder, mlp_autoencoder
 from .objective import JointLoss
 from .training import Rows, Scaling, Trainer, encode, mean_reconstruction_error
 
@@ -339,9 +339,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         return -self._reconstruction_error(self._check_rows(X))
 
-    def _check_fit(
-        self, X: Any, estimator: BaseEstimator
-    ) -> tuple[np.ndarray, ImageShape | None]:
+    def _check_fit(self, X: Any, estimator: BaseEstimator) -> tuple[np.ndarray, ImageShape | None]:
         """Validate X, for the estimator that was called, and the parameters that go with it."""
         image_shape = None if self.image_shape is None else tuple(self.image_shape)
         if image_shape is not None and (
@@ -405,6 +403,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Train a new network and keep it."""
         self.module_ = build(self._make_network, weight_seed).to(rows.device)
         self._check_network(rows)
+        if isinstance(self.module_, MirroredAutoencoder):
+            self.module_.output_bias.data.copy_(rows.mean())
         seed_noise(self.module_, noise_seed, rows.device)
         batch_size = auto_batch_size(self.batch_size, len(rows))
         trainer = Trainer(
@@ -479,7 +479,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Whether the embedding lies in [-1, 1]; only a built network of the user's can tell."""
         return bool(getattr(build(self._make_network), "bounded", False))
 
-    def _make_network(self) -> nn.Module:
+    def _make_network(self) -> Network:
         """Build the network that ``_architecture`` describes, with any weights."""
         kind, options = self._architecture
         if kind == "mlp":
@@ -525,8 +525,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _rows(self, X: np.ndarray, device: torch.device) -> Rows:
         """The batches of X for this network."""
-        flat = self.image_shape_ is None or self._architecture[0] == "mlp"
-        shape = (X.shape[1],) if flat else self.image_shape_
+        shape: tuple[int, ...] = (X.shape[1],)
+        if self.image_shape_ is not None and self._architecture[0] != "mlp":
+            shape = self.image_shape_
         return Rows(X, Scaling(self.mean_, self.scale_), shape, device)
 
     def _encode(self, X: np.ndarray) -> Tensor:
@@ -575,14 +576,14 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 class _Inference:
     """A network in evaluation mode and in a precision, without gradients while in use."""
 
-    def __init__(self, network: nn.Module, dtype: torch.dtype):
+    def __init__(self, network: Network, dtype: torch.dtype):
         # MPS has no float64. A copy, because prediction must not change the fitted estimator.
         if dtype == torch.float64 and _device_of(network).type != "mps":
             network = copy.deepcopy(network).double()
         self._network = network
         self._mode = torch.inference_mode()
 
-    def __enter__(self) -> nn.Module:
+    def __enter__(self) -> Network:
         self._mode.__enter__()
         return self._network
 
@@ -615,7 +616,7 @@ def check_optimizer(optimizer: str | Callable[..., torch.optim.Optimizer]) -> No
         )
 
 
-def seed_noise(network: nn.Module, seed: int, device: torch.device) -> None:
+def seed_noise(network: Network, seed: int, device: torch.device) -> None:
     """Give a network the random stream of its masking noise, on its device."""
     if isinstance(network, MirroredAutoencoder):
         network.generator = torch.Generator(device).manual_seed(seed)
@@ -629,11 +630,11 @@ def _positive_integers(name: str, values: Any, least: int) -> tuple[int, ...]:
     return values
 
 
-def _device_of(network: nn.Module) -> torch.device:
+def _device_of(network: Network) -> torch.device:
     """Where a network's weights are."""
     return next(network.parameters()).device
 
 
-def _dtype_of(network: nn.Module) -> torch.dtype:
+def _dtype_of(network: Network) -> torch.dtype:
     """The type of a network's weights."""
     return next(network.parameters()).dtype

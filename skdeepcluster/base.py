@@ -241,9 +241,7 @@ class DeepClusterer(
                 autoencoder.feature_names_in_ = self.feature_names_in_
         self._check_autoencoder(autoencoder)
         if len(X) < self.n_clusters:
-            raise ValueError(
-                f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}."
-            )
+            raise ValueError(f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}.")
         return X, image_shape, autoencoder
 
     def _check_init(self, n_samples: int) -> Any:
@@ -366,8 +364,7 @@ class DeepClusterer(
         found, labels[~noise] = np.unique(labels[~noise], return_inverse=True)
         if len(found) != self.n_clusters:
             raise ValueError(
-                f"init={self.init!r} found {len(found)} clusters, but n_clusters="
-                f"{self.n_clusters}."
+                f"init={self.init!r} found {len(found)} clusters, but n_clusters={self.n_clusters}."
             )
         if noise.any():
             means = np.stack([z[labels == k].mean(axis=0) for k in range(len(found))])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .networks import reconstruct
+from .networks import Network, reconstruct
 
 
 class Objective(nn.Module, ABC):
@@ -63,13 +63,13 @@ class JointLoss(nn.Module):
 
     Parameters
     ----------
-    network : nn.Module
+    network : Network
         Autoencoder with ``encode`` and ``decode``.
     objective : Objective or None
         The clustering loss; None for pretraining.
     """
 
-    def __init__(self, network: nn.Module, objective: Objective | None = None):
+    def __init__(self, network: Network, objective: Objective | None = None):
         super().__init__()
         self.network = network
         self.objective = objective
@@ -86,7 +86,7 @@ class JointLoss(nn.Module):
         return reconstruction, clustering
 
 
-def reconstruction_error(network: nn.Module, x: Tensor) -> Tensor:
+def reconstruction_error(network: Network, x: Tensor) -> Tensor:
     """Reconstruction loss of each sample of a batch (b,), as ``JointLoss`` weighs it."""
     _, terms = reconstruct(network, x)
     errors = [

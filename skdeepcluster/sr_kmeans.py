@@ -34,14 +34,17 @@ class SoftKMeans(Objective):
         The product of lam and the number of clusters.
     prototypes : Tensor of shape (k, p)
         Prototypes :math:`\theta'`, float64.
+    centred : bool
+        Whether the batch loss measures :math:`\|z_i\|^2` from the mean of all embeddings.
     """
 
     warm_up = True
     prototypes: Tensor
 
-    def __init__(self, temperature: float, prototypes: Tensor):
+    def __init__(self, temperature: float, prototypes: Tensor, *, centred: bool = False):
         super().__init__()
         self.temperature = temperature
+        self.centred = centred
         self.register_buffer("prototypes", prototypes)
 
     def start(self, z: Tensor, labels: Tensor) -> None:
@@ -52,9 +55,15 @@ class SoftKMeans(Objective):
         """Prototypes from the old targets and the new embeddings, then new targets."""
         n_reseeded = 0
         if labels is None:
-            prototypes = weighted_means(z, self._targets, fallback=self.prototypes)
-            self.prototypes, n_reseeded = reseed_empty(z, prototypes)
-            self._set_targets(self.log_posterior(z).exp())
+            self.prototypes = weighted_means(z, self._targets, fallback=self.prototypes)
+            targets = self.log_posterior(z).exp()
+            # A cluster is lost when it has no weight. Prototypes above the merging temperature
+            # are nearest to no sample either, but theirs is the theory's place: the mean.
+            lost = targets.sum(dim=0) < 0.5
+            self.prototypes, n_reseeded = reseed_empty(z, self.prototypes, movable=lost)
+            if n_reseeded:
+                targets = self.log_posterior(z).exp()
+            self._set_targets(targets, z)
         else:
             self._follow(z, labels)
         return {
@@ -66,7 +75,8 @@ class SoftKMeans(Objective):
     def loss(self, z: Tensor, index: Tensor) -> Tensor:
         r"""Batch mean of :math:`(\sum_k q_{ik} \|z_i - \theta'_k\|^2 - \|z_i\|^2) / T`.
 
-        The squares of z cancel, which leaves a linear function of it.
+        The squares of z cancel, which leaves a linear function of it. Centred, the last term is
+        :math:`\|z_i - \bar z\|^2`.
         """
         attraction = (z * self._attractors[index]).sum(dim=1)
         return (self._offsets[index] - 2 * attraction).mean() / self.temperature
@@ -88,13 +98,15 @@ class SoftKMeans(Objective):
         """Hard targets."""
         targets = F.one_hot(labels, len(self.prototypes)).to(z.dtype)
         self.prototypes = weighted_means(z, targets, fallback=self.prototypes)
-        self._set_targets(targets)
+        self._set_targets(targets, z)
 
-    def _set_targets(self, targets: Tensor) -> None:
+    def _set_targets(self, targets: Tensor, z: Tensor) -> None:
         """Keep the targets, and the two statistics of them that a batch needs."""
         self._targets = targets
-        self._attractors = (targets.double() @ self.prototypes).float()
-        self._offsets = (targets.double() @ self.prototypes.square().sum(dim=1)).float()
+        origin = z.mean(dim=0, dtype=torch.float64) * float(self.centred)
+        norms = self.prototypes.square().sum(dim=1) - origin.square().sum()
+        self._attractors = (targets.double() @ self.prototypes - origin).float()
+        self._offsets = (targets.double() @ norms).float()
 
 
 class SRKMeans(DeepClusterer):
@@ -262,7 +274,9 @@ class SRKMeans(DeepClusterer):
         self.random_state = random_state
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        r"""Soft assignments :math:`q_{ik} = \mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / (\lambda K))`.
+        r"""Soft assignments of samples to clusters.
+
+        :math:`q_{ik} = \mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / (\lambda K))`
 
         Parameters
         ----------
@@ -300,11 +314,11 @@ class SRKMeans(DeepClusterer):
                     stacklevel=5,
                 )
         prototypes = z.double().mean(dim=0).repeat(self.n_clusters, 1)
-        objective = SoftKMeans(self.lam * self.n_clusters, prototypes)
+        objective = SoftKMeans(self.lam * self.n_clusters, prototypes, centred=True)
         objective.start(z, labels)
         return objective
 
-    def _keep(self, objective: Objective, z: Tensor) -> None:
+    def _keep(self, objective: Any, z: Tensor) -> None:
         prototypes, _ = reseed_empty(z, objective.prototypes.cpu())
         self.cluster_centers_ = prototypes.numpy()
         # lam and n_clusters may be set anew after the fit.

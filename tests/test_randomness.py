@@ -49,9 +49,9 @@ def test_other_seed_other_network(blobs):
 
 def test_no_seed_draws_from_the_system(blobs):
     X, _ = blobs
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
     first = noisy_model(random_state=None).fit(X)
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
     second = noisy_model(random_state=None).fit(X)
     assert not np.array_equal(first.transform(X), second.transform(X))
 
@@ -66,14 +66,14 @@ def test_random_state_instance(blobs):
 @pytest.mark.parametrize("random_state", [0, None])
 def test_global_random_states_are_untouched(small_images, random_state):
     X, _ = small_images
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     model = small_sr_kmeans(
         small_autoencoder(image_shape=(1, 8, 8), random_state=None), random_state=random_state
     )
     model.fit(X)
     model.predict(X)
     assert torch.equal(torch.get_rng_state(), before[0])
-    for now, then in zip(np.random.get_state(), before[1], strict=True):
+    for now, then in zip(np.random.get_state(), before[1], strict=True):  # noqa: NPY002
         np.testing.assert_array_equal(now, then)
     assert random.getstate() == before[2]
 

@@ -83,7 +83,9 @@ def test_architecture_is_that_of_the_fit(blobs):
     np.testing.assert_array_equal(opened.transform(X), expected)
     model = small_sr_kmeans().fit(X)
     expected = model.predict_proba(X)
-    np.testing.assert_array_equal(model.set_params(n_clusters=9, lam=5.0).predict_proba(X), expected)
+    np.testing.assert_array_equal(
+        model.set_params(n_clusters=9, lam=5.0).predict_proba(X), expected
+    )
 
 
 def test_no_tensor_in_the_state(blobs):

@@ -116,7 +116,7 @@ def test_failed_refit_forgets_the_old_fit(blobs):
 def test_divergence_is_an_error(blobs):
     X, _ = blobs
     diverging = partial(torch.optim.SGD, momentum=0.9)
-    with pytest.raises(ValueError, match="diverged.*lr=1e\\+15"):
+    with pytest.raises(ValueError, match=r"diverged.*lr=1e\+15"):
         Autoencoder(embedding_activation="identity", optimizer=diverging, lr=1e15).fit(X)
 
 
@@ -244,9 +244,7 @@ def test_optimizer_options_by_partial(blobs):
     strong = partial(torch.optim.AdamW, weight_decay=100.0)
     decayed = small_autoencoder(optimizer=strong).fit(X)
     plain = small_autoencoder(optimizer="AdamW").fit(X)
-    norms = [
-        sum(float(p.square().sum()) for p in a.module_.parameters()) for a in (decayed, plain)
-    ]
+    norms = [sum(float(p.square().sum()) for p in a.module_.parameters()) for a in (decayed, plain)]
     assert norms[0] < 0.9 * norms[1]
 
 
@@ -275,9 +273,7 @@ def test_trainer_equals_a_bare_loop(blobs):
     scaling = Scaling.of(X.numpy())
 
     def network():
-        return build(
-            lambda: mlp_autoencoder(8, 2, hidden_layer_sizes=(16,), bounded=True), seed=0
-        )
+        return build(lambda: mlp_autoencoder(8, 2, hidden_layer_sizes=(16,), bounded=True), seed=0)
 
     trained = network()
     Trainer(

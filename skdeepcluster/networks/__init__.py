@@ -2,11 +2,12 @@
 
 from .conv import conv_autoencoder
 from .initialise import build
-from .mirrored import MirroredAutoencoder, reconstruct
+from .mirrored import MirroredAutoencoder, Network, reconstruct
 from .mlp import mlp_autoencoder
 
 __all__ = [
     "MirroredAutoencoder",
+    "Network",
     "build",
     "conv_autoencoder",
     "mlp_autoencoder",

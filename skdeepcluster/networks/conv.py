@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .mirrored import MirroredAutoencoder
 
 # Slope of the leaky ReLU below 0, as in the official networks.
 _LEAK = 0.01
+
+
+class PixelBias(nn.Module):
+    """Adds a trainable image, where a convolution's own bias has one number per channel."""
+
+    def __init__(self, image_shape: tuple[int, int, int]):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(image_shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the image to a batch."""
+        return x + self.bias
 
 
 def conv_autoencoder(
@@ -52,26 +65,33 @@ def conv_autoencoder(
     """
     encoder: list[nn.Module] = []
     decoder: list[nn.Module] = []
-    channels, sides = image_shape[0], image_shape[1:]
+    channels, height, width = image_shape
     for depth, (n_maps, size, stride, padding) in enumerate(
         zip(maps, kernel_sizes, strides, paddings, strict=True)
     ):
-        kernel = tuple(min(size, side + 2 * padding) for side in sides)
-        span = [side + 2 * padding - k for side, k in zip(sides, kernel, strict=True)]
+        kernel = (min(size, height + 2 * padding), min(size, width + 2 * padding))
+        span = (height + 2 * padding - kernel[0], width + 2 * padding - kernel[1])
         encoder.append(
             nn.Sequential(
                 nn.Conv2d(channels, n_maps, kernel, stride, padding),
                 nn.LeakyReLU(_LEAK),
             )
         )
-        inverse = nn.ConvTranspose2d(
-            n_maps, channels, kernel, stride, padding, tuple(s % stride for s in span)
-        )
         output = depth == 0
-        decoder.insert(0, inverse if output else nn.Sequential(inverse, nn.LeakyReLU(_LEAK)))
-        channels, sides = n_maps, tuple(s // stride + 1 for s in span)
+        inverse = nn.ConvTranspose2d(
+            n_maps,
+            channels,
+            kernel,
+            stride,
+            padding,
+            (span[0] % stride, span[1] % stride),
+            bias=not output,
+        )
+        finish = PixelBias(image_shape) if output else nn.LeakyReLU(_LEAK)
+        decoder.insert(0, nn.Sequential(inverse, finish))
+        channels, height, width = n_maps, span[0] // stride + 1, span[1] // stride + 1
 
-    code_shape = (channels, *sides)
+    code_shape = (channels, height, width)
     encoder.append(
         nn.Sequential(
             nn.Flatten(),

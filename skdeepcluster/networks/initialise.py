@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import nn
 
-from .mirrored import MirroredAutoencoder
+from .mirrored import MirroredAutoencoder, Network
 
 # A user's module draws its first weights from torch's global generator, which we restore
 # afterwards; two threads must not do that at once.
 _GLOBAL_GENERATOR = threading.Lock()
 
 
-def build(make: Callable[[], nn.Module], seed: int | None = None) -> nn.Module:
+def build(make: Callable[[], nn.Module], seed: int | None = None) -> Network:
     """Call ``make`` and initialise what it returns, reproducibly and on the CPU.
 
     Built-in networks get Glorot uniform weights and zero biases, as in the official code. A
@@ -31,21 +32,21 @@ def build(make: Callable[[], nn.Module], seed: int | None = None) -> nn.Module:
 
     Returns
     -------
-    nn.Module
+    Network
         The network.
     """
     with _GLOBAL_GENERATOR:
         state = torch.default_generator.get_state()
         try:
             torch.default_generator.manual_seed(seed or 0)
-            network = make()
+            network = cast(Network, make())
         finally:
             torch.default_generator.set_state(state)
     if isinstance(network, MirroredAutoencoder):
         generator = torch.Generator().manual_seed(seed or 0)
         for parameter in network.parameters():
-            if parameter.ndim > 1:
-                nn.init.xavier_uniform_(parameter, generator=generator)
-            else:
+            if parameter.ndim == 1 or parameter is network.output_bias:
                 nn.init.zeros_(parameter)
+            else:
+                nn.init.xavier_uniform_(parameter, generator=generator)
     return network

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 
-class MirroredAutoencoder(nn.Module):
+class Network(nn.Module):
+    """An autoencoder. A user's module need not inherit from it, only have its methods."""
+
+    #: Whether the embedding lies in [-1, 1].
+    bounded: bool = False
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Embedding (n, p) of a batch."""
+        raise NotImplementedError
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Reconstruction of a batch from its embedding (n, p)."""
+        raise NotImplementedError
+
+
+class MirroredAutoencoder(Network):
     r"""An encoder of L layers and a decoder that undoes them one by one.
 
     With :math:`z^0 = x`, encoder layer l maps :math:`z^{l-1}` to :math:`z^l`, and its mirror
@@ -53,8 +69,21 @@ class MirroredAutoencoder(nn.Module):
         self.layer_weight = layer_weight
         self.generator: torch.Generator | None = None
 
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """What the decoder adds to every sample last: one number per entry of the input.
+
+        Training starts best from the data's mean here. Otherwise the quickest way to the mean is
+        through the embedding: all samples are driven to the same end of the tanh, and stay there
+        for epochs or for good.
+        """
+        last = self.decoder[-1]
+        while isinstance(last, nn.Sequential):
+            last = last[-1]
+        return cast(nn.Parameter, last.bias)
+
     def encode(self, x: Tensor) -> Tensor:
-        """Clean embedding (n, p) of a batch."""
+        """Embedding (n, p) of a batch, without noise."""
         for layer in self.encoder:
             x = layer(x)
         return x
@@ -111,9 +140,7 @@ class MirroredAutoencoder(nn.Module):
         return x * keep.div_(1 - self.noise)
 
 
-def reconstruct(
-    network: nn.Module, x: Tensor
-) -> tuple[Tensor, list[tuple[float, Tensor, Tensor]]]:
+def reconstruct(network: Network, x: Tensor) -> tuple[Tensor, list[tuple[float, Tensor, Tensor]]]:
     """:meth:`MirroredAutoencoder.reconstruct`, for any module with ``encode`` and ``decode``."""
     if isinstance(network, MirroredAutoencoder):
         return network.reconstruct(x)

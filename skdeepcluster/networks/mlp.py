@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -39,7 +40,7 @@ def mlp_autoencoder(
         The network, not yet initialised in any particular way.
     """
     widths = [n_features, *hidden_layer_sizes, n_components]
-    steps = list(zip(widths, widths[1:], strict=False))
+    steps = list(pairwise(widths))
     encoder: list[nn.Module] = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in steps[:-1]]
     encoder.append(nn.Sequential(nn.Linear(*steps[-1]), nn.Tanh() if bounded else nn.Identity()))
     decoder: list[nn.Module] = [

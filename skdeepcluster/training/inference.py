@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..networks import Network
 from ..objective import reconstruction_error
 from .rows import Rows
 
 
 @torch.no_grad()
-def encode(network: nn.Module, rows: Rows, dtype: torch.dtype = torch.float32) -> Tensor:
+def encode(network: Network, rows: Rows, dtype: torch.dtype = torch.float32) -> Tensor:
     """Clean embeddings (n, p) of all rows, on the rows' device, in the network's type."""
     training = network.training
     network.eval()
@@ -22,7 +23,7 @@ def encode(network: nn.Module, rows: Rows, dtype: torch.dtype = torch.float32) -
 
 @torch.no_grad()
 def mean_reconstruction_error(
-    network: nn.Module, rows: Rows, dtype: torch.dtype = torch.float32
+    network: Network, rows: Rows, dtype: torch.dtype = torch.float32
 ) -> float:
     """Mean over all rows of the clean pass's reconstruction loss."""
     training = network.training

@@ -68,7 +68,7 @@ class Trainer(NeuralNet):
         order: torch.Generator,
         device: torch.device,
         callbacks: Sequence[Any] | None = None,
-        after_epoch: Callable[[], tuple[dict[str, float], str | None]] | None = None,
+        after_epoch: Callable[[], tuple[dict[str, float | str], str | None]] | None = None,
         one_cycle: bool = False,
         verbose: int = 0,
     ):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..networks import Network
 from ..objective import Objective
 from .inference import encode
 from .rows import Rows
@@ -24,7 +25,7 @@ class ClusteringPhase:
 
     Parameters
     ----------
-    network : nn.Module
+    network : Network
         Autoencoder.
     objective : Objective
         Started already.
@@ -40,7 +41,7 @@ class ClusteringPhase:
 
     def __init__(
         self,
-        network: nn.Module,
+        network: Network,
         objective: Objective,
         rows: Rows,
         labels: Tensor,

@@ -95,6 +95,11 @@ class Rows:
             else:
                 yield self._standardise(torch.from_numpy(self._X[rows].copy()), dtype)
 
+    def mean(self) -> Tensor:
+        """Mean of the standardised rows, of shape input_shape, summed in float64."""
+        total = sum(x.sum(dim=0, dtype=self._mean.dtype) for x in self.chunks())
+        return torch.as_tensor(total) / len(self)
+
     def _standardise(self, batch: Tensor, dtype: torch.dtype) -> Tensor:
         """Shift and scale a batch in the wide type, then cast it and give it its shape."""
         batch = batch.to(self.device) - self._mean

@@ -1,0 +1,152 @@
+"""Clustering scores of the default calls, beside k-means, on real data.
+
+    python benchmarks/quality.py --data digits usps pendigits --seeds 5 --data-home FOLDER
+    python benchmarks/quality.py --data mnist --seeds 1 --data-home FOLDER
+    python benchmarks/quality.py --data mnist-test --network conv --seeds 1 --data-home FOLDER
+    python benchmarks/quality.py --report
+
+Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans" and "SRKMeans"
+both start from it. Labels are for the scores alone. Every run is appended as a line to
+``results/quality.jsonl``; runs that are there already (same data, network, method, seed and
+version) are skipped. The seconds of AE+KMeans and SRKMeans include the pretraining.
+FOLDER holds the data sets as ``NAME.npz`` with X and y; digits come with scikit-learn.
+"""
+
+import argparse
+import json
+import resource
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from skdeepcluster import Autoencoder, SRKMeans, __version__, clustering_accuracy
+
+RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
+SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "seconds": "seconds"}
+
+
+def load(name, folder):
+    """Flat rows in their own type, classes, and the images' shape or None."""
+    if name == "digits":
+        X, y = load_digits(return_X_y=True)
+        return X, y, (1, 8, 8)
+    with np.load(folder / f"{name.removesuffix('-test')}.npz") as file:
+        X, y = file["X"], file["y"]
+    if name == "mnist-test":
+        X, y = X[-10_000:], y[-10_000:]
+    image_shape = (1, *X.shape[1:]) if X.ndim == 3 else None
+    return np.ascontiguousarray(X.reshape(len(X), -1)), y, image_shape
+
+
+def timed(function):
+    """What a function returns, and its seconds."""
+    start = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - start
+
+
+def run(X, y, image_shape, network, seed):
+    """Fit all methods with one seed; yields a record for each."""
+    k = len(np.unique(y))
+
+    def record(method, labels, seconds, **more):
+        sizes = np.bincount(labels, minlength=k)
+        return {
+            "method": method,
+            "acc": clustering_accuracy(y, labels),
+            "nmi": normalized_mutual_info_score(y, labels),
+            "nmi_geometric": normalized_mutual_info_score(y, labels, average_method="geometric"),
+            "ari": adjusted_rand_score(y, labels),
+            "seconds": seconds,
+            "smallest_cluster": int(sizes.min()),
+            # A cluster of less than a hundredth of the mean size has been lost.
+            "collapsed": bool(sizes.min() < 0.01 * len(X) / k),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            **more,
+        }
+
+    k_means = KMeans(k, n_init=10, random_state=seed)
+    yield record("KMeans", *timed(lambda: k_means.fit_predict(X)))
+
+    shape = image_shape if network == "conv" else None
+    autoencoder = Autoencoder(image_shape=shape, random_state=seed)
+    _, pretraining = timed(lambda: autoencoder.fit(X))
+    # Of the variance about each feature's own mean: 1 is what the mean image reaches.
+    errors = [
+        np.square(autoencoder.inverse_transform(autoencoder.transform(part)) - part).sum()
+        for part in np.array_split(X, 1 + len(X) // 5000)
+    ]
+    share = float(sum(errors) / (X.var(axis=0, dtype=np.float64).sum() * len(X)))
+
+    labels, seconds = timed(lambda: k_means.fit_predict(autoencoder.transform(X)))
+    yield record("AE+KMeans", labels, pretraining + seconds, error_share=share)
+
+    model = SRKMeans(k, autoencoder=FrozenEstimator(autoencoder), random_state=seed)
+    labels, seconds = timed(lambda: model.fit_predict(X))
+    yield record("SRKMeans", labels, pretraining + seconds, epochs=model.n_iter_)
+
+
+def report(records):
+    """Markdown table: mean and standard deviation over the seeds."""
+    groups = defaultdict(list)
+    for r in records:
+        groups[r["data"], r["network"], r["method"]].append(r)
+    print("| data | network | method | ACC | NMI | ARI | seconds | seeds | collapsed |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for (data, network, method), runs in groups.items():
+        cells = []
+        for key in SCORES:
+            values = [r[key] for r in runs]
+            digits = 1 if key == "seconds" else 3
+            cells.append(f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}")
+        lost = sum(r["collapsed"] for r in runs)
+        shown = "" if method == "KMeans" else network
+        print(f"| {data} | {shown} | {method} | {' | '.join(cells)} | {len(runs)} | {lost} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", nargs="+", default=["digits"])
+    parser.add_argument("--network", choices=["mlp", "conv"], default="mlp")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--data-home", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--report", action="store_true")
+    arguments = parser.parse_args()
+
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if (
+        RESULTS.exists()
+    ) else []
+    done = {(r["data"], r["network"], r["method"], r["seed"], r["version"]) for r in records}
+    if not arguments.report:
+        RESULTS.parent.mkdir(exist_ok=True)
+        for data in arguments.data:
+            X, y, image_shape = load(data, arguments.data_home)
+            for seed in range(arguments.seeds):
+                if (data, arguments.network, "SRKMeans", seed, __version__) in done:
+                    continue
+                for result in run(X, y, image_shape, arguments.network, seed):
+                    result = {
+                        "data": data,
+                        "network": arguments.network,
+                        "seed": seed,
+                        "augment": False,
+                        "version": __version__,
+                        **result,
+                    }
+                    records.append(result)
+                    print(json.dumps(result), flush=True)
+                    with RESULTS.open("a") as file:
+                        file.write(json.dumps(result) + "\n")
+    report([r for r in records if r["version"] == __version__])
+
+
+if __name__ == "__main__":
+    main()
