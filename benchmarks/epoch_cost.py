@@ -40,9 +40,7 @@ def ours(X, hidden, n_epochs, joint):
         objective = SoftKMeans(TEMPERATURE, torch.zeros(N_CLUSTERS, 10, dtype=torch.float64))
         labels = torch.arange(len(X)) % N_CLUSTERS
         objective.start(torch.zeros(len(X), 10), labels)
-        after_epoch = ClusteringPhase(
-            network, objective, rows, labels, tol=0, max_epochs=n_epochs
-        )
+        after_epoch = ClusteringPhase(network, objective, rows, labels, tol=0, max_epochs=n_epochs)
     trainer = Trainer(
         JointLoss(network, objective),
         optimizer="Adam",

@@ -121,9 +121,11 @@ def main():
     parser.add_argument("--report", action="store_true")
     arguments = parser.parse_args()
 
-    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if (
-        RESULTS.exists()
-    ) else []
+    records = (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()]
+        if (RESULTS.exists())
+        else []
+    )
     done = {(r["data"], r["network"], r["method"], r["seed"], r["version"]) for r in records}
     if not arguments.report:
         RESULTS.parent.mkdir(exist_ok=True)

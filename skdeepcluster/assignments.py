@@ -100,8 +100,8 @@ def reseed_empty(
     """Move the prototype of every cluster without samples to the worst represented sample.
 
     That sample is the one farthest from its own prototype, among clusters with two distinct
-    samples or more, so that no other cluster is emptied. Where no such sample is left (fewer
-    distinct embeddings than prototypes) the cluster stays empty.
+    samples or more, so that the number of filled clusters grows. Where no such sample is left
+    (fewer distinct embeddings than prototypes) the cluster stays empty.
 
     Parameters
     ----------
@@ -138,8 +138,8 @@ def reseed_empty(
         moved = empty.nonzero()[0]
         prototypes = prototypes.index_copy(0, moved, z[far][None].to(prototypes.dtype))
         distances[:, moved] = squared_distances(z, prototypes[moved])
+        spent.zero_()
         n_moved += 1
-
 
 
 def _blocks(n: int, elements_per_row: int) -> Iterator[slice]:

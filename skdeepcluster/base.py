@@ -19,11 +19,8 @@ from sklearn.base import (
     _fit_context,
     clone,
 )
-from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
-from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
-from sklearn.pipeline import Pipeline
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -44,11 +41,12 @@ from .autoencoder import (
     check_optimizer,
     seed_noise,
 )
+from .initial import initial_labels
 from .objective import JointLoss, Objective
 from .training import ClusteringPhase, Trainer, encode
 
 # Optimiser steps of joint training that max_epochs="auto" aims at, and the epochs it keeps to.
-_AUTO_STEPS = 4_000
+_AUTO_STEPS = 3_000
 _AUTO_EPOCHS = (16, 100)
 
 
@@ -64,7 +62,7 @@ class DeepClusterer(
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "autoencoder": [Autoencoder, FrozenEstimator, None],
-        "init": [StrOptions({"k-means"}), HasMethods("fit_predict"), "array-like"],
+        "init": [StrOptions({"auto", "graph", "k-means"}), HasMethods("fit_predict"), "array-like"],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, 1, closed="both")],
         **TRAINING_CONSTRAINTS,
@@ -289,8 +287,8 @@ class DeepClusterer(
         rows = autoencoder._rows(X, device)
 
         z = encode(network, rows)
-        labels = torch.from_numpy(self._initial_labels(z.cpu().numpy(), init, init_seed))
-        labels = labels.to(device)
+        found = initial_labels(z.cpu().numpy(), init, self.n_clusters, self.n_init, init_seed)
+        labels = torch.from_numpy(found).to(device)
         with torch.no_grad():
             objective = self._start(z, labels).to(device)
 
@@ -335,41 +333,6 @@ class DeepClusterer(
                 stacklevel=4,
             )
         return self
-
-    def _initial_labels(self, z: np.ndarray, init: Any, seed: int) -> np.ndarray:
-        """Cluster the embeddings; labels are int64, 0 to n_clusters - 1."""
-        if isinstance(init, np.ndarray):
-            return init
-        if isinstance(init, str):
-            k_means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed)
-            return k_means.fit_predict(z).astype(np.int64)
-        clusterer = clone(init)
-        last = clusterer[-1] if isinstance(clusterer, Pipeline) else clusterer
-        if isinstance(last, GaussianMixture | BayesianGaussianMixture):
-            last.set_params(n_components=self.n_clusters)
-        elif "n_clusters" in last.get_params():
-            last.set_params(n_clusters=self.n_clusters)
-        unseeded = [
-            name
-            for name, value in clusterer.get_params().items()
-            if name.split("__")[-1] == "random_state" and value is None
-        ]
-        clusterer.set_params(**dict(zip(unseeded, draw_seeds(seed, len(unseeded)), strict=True)))
-        return self._complete(clusterer.fit_predict(z), z)
-
-    def _complete(self, labels: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """Number a clusterer's labels from 0; noise (negative labels) joins the nearest mean."""
-        labels = np.asarray(labels)
-        noise = labels < 0
-        found, labels[~noise] = np.unique(labels[~noise], return_inverse=True)
-        if len(found) != self.n_clusters:
-            raise ValueError(
-                f"init={self.init!r} found {len(found)} clusters, but n_clusters={self.n_clusters}."
-            )
-        if noise.any():
-            means = np.stack([z[labels == k].mean(axis=0) for k in range(len(found))])
-            labels[noise] = KMeans(len(found), init=means, n_init=1).fit(means).predict(z[noise])
-        return labels.astype(np.int64)
 
     def _encode(self, X: Any) -> Tensor:
         """Embeddings of the user's X."""
