@@ -45,7 +45,7 @@ TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 # Optimiser steps of pretraining that max_epochs="auto" aims at, and the epochs it keeps to.
-_AUTO_STEPS = 5_000
+_AUTO_STEPS = 3_000
 _AUTO_EPOCHS = (10, 200)
 
 # How often a dead network is trained anew, each time with a tenth of the learning rate.
@@ -94,7 +94,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Whether the embedding is confined to [-1, 1] (SR-K-means, DEPICT, MI-ADM) or not (DKM, DCN).
     noise : "auto" or float, default="auto"
         Share of the entries of each layer's input, but the last's, that are set to 0 in training
-        (denoising). "auto" is 0.1 for "conv", as in the papers, and 0 otherwise.
+        (denoising). "auto" is 0.1, as in SR-K-means and DEPICT, and 0 for a module of your own;
+        DKM, DCN and IDEC train without.
     layer_weight : "auto" or float, default="auto"
         The w above. "auto" is 0.1 for "conv", as in the official code (the paper's text has 1),
         and 0 otherwise.
@@ -108,7 +109,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Paddings. With these defaults the network is the papers' for MNIST and USPS; they used
         (2, 2) for CMU-PIE and FRGC, and kernels (5, 4) with paddings (2, 0) for YTF.
     max_epochs : "auto" or int, default="auto"
-        Passes over the data. "auto" aims at 5,000 optimiser steps, in 10 to 200 epochs.
+        Passes over the data. "auto" aims at 3,000 optimiser steps, in 10 to 200 epochs.
     batch_size : "auto" or int, default="auto"
         Rows a step. "auto" is a tenth of the data, from 16 to 256.
     lr : float, default=1e-3
@@ -450,13 +451,14 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 "input_shape": input_shape,
                 "n_components": self.n_components,
             }
-        default = 0.1 if kind == "conv" else 0.0
         options: dict[str, Any] = {
             "n_components": self.n_components,
             "bounded": self.embedding_activation == "tanh",
-            "noise": default if self.noise == "auto" else float(self.noise),
-            "layer_weight": default if self.layer_weight == "auto" else float(self.layer_weight),
+            "noise": 0.1 if self.noise == "auto" else float(self.noise),
+            "layer_weight": self.layer_weight,
         }
+        if self.layer_weight == "auto":
+            options["layer_weight"] = 0.1 if kind == "conv" else 0.0
         if kind == "mlp":
             sizes = self.hidden_layer_sizes
             if isinstance(sizes, str):

@@ -22,7 +22,7 @@ _ENOUGH_FOR_A_GRAPH = 500
 _GRAPH_SAMPLES = 20_000
 
 # Neighbours in the graph, steps of the diffusion, eigenvectors that are looked at (at least).
-_N_NEIGHBORS, _N_STEPS, _N_EIGENVECTORS = 20, 50, 30
+_N_NEIGHBORS, _N_STEPS, _N_EIGENVECTORS = 10, 10, 30
 
 
 def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed: int) -> np.ndarray:
@@ -64,10 +64,10 @@ def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed:
 def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> np.ndarray:
     r"""Cluster the diffusion map of the nearest neighbour graph by k-means.
 
-    Each sample is linked to its 20 nearest neighbours with weight
+    Each sample is linked to its 10 nearest neighbours with weight
     :math:`\exp(-\|z_i - z_j\|^2 / (\sigma_i \sigma_j))`, where :math:`\sigma_i` is its distance
     to the last of them. The coordinates are the leading eigenvectors of the random walk on that
-    graph, times their eigenvalues to the 50th power: samples are close if walks of 50 steps from
+    graph, times their eigenvalues to the 10th power: samples are close if walks of 10 steps from
     them end alike. So groups may have any shape, where k-means on z needs round ones.
 
     Parameters

@@ -152,7 +152,7 @@ class SRKMeans(DeepClusterer):
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
-        Epochs of joint training at most, warm-up included. "auto" aims at 3,000 optimiser steps,
+        Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
         in 16 to 100 epochs. The papers train up to 500 epochs for the warm-up and 500 after.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
