@@ -1,7 +1,6 @@
 """Clustering scores of the default calls, beside k-means, on real data.
 
     python benchmarks/quality.py --data digits usps pendigits --seeds 5 --data-home FOLDER
-    python benchmarks/quality.py --data mnist --seeds 1 --data-home FOLDER
     python benchmarks/quality.py --data mnist-test --network conv --seeds 1 --data-home FOLDER
     python benchmarks/quality.py --report
 
@@ -14,7 +13,6 @@ FOLDER holds the data sets as ``NAME.npz`` with X and y; digits come with scikit
 
 import argparse
 import json
-import resource
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -67,7 +65,6 @@ def run(X, y, image_shape, network, seed):
             "smallest_cluster": int(sizes.min()),
             # A cluster of less than a hundredth of the mean size has been lost.
             "collapsed": bool(sizes.min() < 0.01 * len(X) / k),
-            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             **more,
         }
 

@@ -111,7 +111,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     max_epochs : "auto" or int, default="auto"
         Passes over the data. "auto" aims at 3,000 optimiser steps, in 10 to 200 epochs.
     batch_size : "auto" or int, default="auto"
-        Rows a step. "auto" is a tenth of the data, from 16 to 256.
+        Rows a step. "auto" is a tenth of the data, from 32 to 256.
     lr : float, default=1e-3
         Learning rate; with a schedule, the highest.
     lr_schedule : {"one-cycle", "constant"}, default="one-cycle"
@@ -597,7 +597,7 @@ class _Inference:
 
 def auto_batch_size(batch_size: str | int, n_samples: int) -> int:
     """The number that ``batch_size`` stands for."""
-    return batch_size if isinstance(batch_size, Integral) else min(max(16, n_samples // 10), 256)
+    return batch_size if isinstance(batch_size, Integral) else min(max(32, n_samples // 10), 256)
 
 
 def auto_epochs(

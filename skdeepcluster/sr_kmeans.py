@@ -134,7 +134,8 @@ class SRKMeans(DeepClusterer):
         The :math:`\lambda`: the assignments' temperature is ``lam * n_clusters``, and
         reconstruction weighs that much against clustering. The embedding lies in [-1, 1] and the
         input is standardised, so lam does not depend on the unit of the data. The papers' value is
-        1e-4; lam above :math:`2 \nu / K`, with :math:`\nu` the largest eigenvalue of the
+        1e-4, on pixels in [-1, 1]: their balance of the two losses is lam times the variance of those
+        pixels here. lam above :math:`2 \nu / K`, with :math:`\nu` the largest eigenvalue of the
         embedding's covariance, merges all prototypes into one: a warning tells.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
@@ -157,7 +158,7 @@ class SRKMeans(DeepClusterer):
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
     batch_size : "auto" or int, default="auto"
-        Rows a step. "auto" is a tenth of the data, from 16 to 256; the papers use 100.
+        Rows a step. "auto" is a tenth of the data, from 32 to 256; the papers use 100.
     lr : float, default=1e-3
         Learning rate of joint training, as in the official code.
     optimizer : str or callable, default="Adam"
