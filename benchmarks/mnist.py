@@ -3,11 +3,11 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/mnist.py FOLDER/mnist.npz
     OMP_WAIT_POLICY=PASSIVE python benchmarks/mnist.py FOLDER/mnist.npz --network conv
 
-"mlp" is ``SRKMeans(n_clusters=10, random_state=0).fit_predict(X)`` on all 70,000 digits as flat uint8;
-"conv" the convolutional network on the last 10,000. Memory is the process's peak beyond what it
-held before the fit, imports and X included there. The reconstruction error is a share of the variance
-of each pixel about its own mean: the mean image scores 1. It is given after pretraining and at the end;
-joint training gives up some of it, by design.
+"mlp" is ``SRKMeans(n_clusters=10, random_state=0).fit_predict(X)`` on all 70,000 digits as flat
+uint8; "conv" the convolutional network on the last 10,000. Memory is the process's peak beyond what
+it held before the fit, imports and X included there. The reconstruction error is a share of the
+variance of each pixel about its own mean: the mean image scores 1. It is given after pretraining
+and at the end; joint training gives up some of it, by design.
 """
 
 import argparse

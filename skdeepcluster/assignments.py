@@ -34,10 +34,10 @@ def squared_distances(z: Tensor, prototypes: Tensor) -> Tensor:
     Tensor of shape (n, k)
         Squared distances, float64.
     """
-    prototypes = prototypes.double()
-    out = torch.empty(len(z), len(prototypes), dtype=torch.float64, device=z.device)
+    prototypes = widen(prototypes)
+    out = prototypes.new_empty(len(z), len(prototypes))
     for rows in _blocks(len(z), prototypes.numel()):
-        torch.sum((z[rows, None].double() - prototypes).square_(), dim=2, out=out[rows])
+        torch.sum((widen(z[rows, None]) - prototypes).square_(), dim=2, out=out[rows])
     return out
 
 
@@ -85,11 +85,11 @@ def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
     Tensor of shape (k, p)
         Prototypes, float64.
     """
-    sums = torch.zeros(weights.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
-    mass = torch.zeros(weights.shape[1], 1, dtype=torch.float64, device=z.device)
+    sums = torch.zeros_like(widen(fallback))
+    mass = torch.zeros_like(sums[:, :1])
     for rows in _blocks(len(z), weights.shape[1] + z.shape[1]):
-        q = weights[rows].double()
-        sums += q.T @ z[rows].double()
+        q = widen(weights[rows])
+        sums += q.T @ widen(z[rows])
         mass += q.sum(dim=0)[:, None]
     return torch.where(mass > 0, sums / mass.clamp_min(torch.finfo(mass.dtype).tiny), fallback)
 
@@ -140,6 +140,11 @@ def reseed_empty(
         distances[:, moved] = squared_distances(z, prototypes[moved])
         spent.zero_()
         n_moved += 1
+
+
+def widen(x: Tensor) -> Tensor:
+    """Cast to float64, for sums and differences; on MPS, which has none, to float32."""
+    return x.float() if x.device.type == "mps" else x.double()
 
 
 def _blocks(n: int, elements_per_row: int) -> Iterator[slice]:

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from torch.nn import functional as F
 
-from .assignments import log_soft_assignment, reseed_empty, squared_distances, weighted_means
+from .assignments import log_soft_assignment, reseed_empty, squared_distances, weighted_means, widen
 from .autoencoder import Autoencoder
 from .base import DeepClusterer
 from .information import mutual_information
@@ -56,19 +56,22 @@ class SoftKMeans(Objective):
         n_reseeded = 0
         if labels is None:
             self.prototypes = weighted_means(z, self._targets, fallback=self.prototypes)
-            targets = self.log_posterior(z).exp()
-            # A cluster is lost when it has no weight. Prototypes above the merging temperature
-            # are nearest to no sample either, but theirs is the theory's place: the mean.
-            lost = targets.sum(dim=0) < 0.5
-            self.prototypes, n_reseeded = reseed_empty(z, self.prototypes, movable=lost)
-            if n_reseeded:
-                targets = self.log_posterior(z).exp()
-            self._set_targets(targets, z)
         else:
             self._follow(z, labels)
+        distances = squared_distances(z, self.prototypes)
+        posterior = log_soft_assignment(distances, self.temperature).exp()
+        # A cluster is lost when it has no weight. Prototypes above the merging temperature are
+        # nearest to no sample either, but theirs is the theory's place: the mean.
+        lost = posterior.sum(dim=0) < 0.5
+        if labels is None and lost.any():
+            self.prototypes, n_reseeded = reseed_empty(z, self.prototypes, movable=lost)
+            distances = squared_distances(z, self.prototypes)
+            posterior = log_soft_assignment(distances, self.temperature).exp()
+        if labels is None:
+            self._set_targets(posterior, z)
         return {
-            "objective": self.energy(z),
-            "mutual_information": float(mutual_information(self.log_posterior(z).exp())),
+            "objective": self._energy(z, distances),
+            "mutual_information": float(mutual_information(posterior)),
             "n_reseeded": n_reseeded,
         }
 
@@ -90,9 +93,12 @@ class SoftKMeans(Objective):
 
         :math:`-\frac1N \sum_i \log \sum_k \exp(-D_{ik} / T) - \frac{1}{N T} \sum_i \|z_i\|^2`
         """
-        logits = squared_distances(z, self.prototypes) / -self.temperature
-        norms = z.double().square().sum(dim=1) / self.temperature
-        return float((-torch.logsumexp(logits, dim=1) - norms).mean())
+        return self._energy(z, squared_distances(z, self.prototypes))
+
+    def _energy(self, z: Tensor, distances: Tensor) -> float:
+        """The energy, from the squared distances."""
+        norms = widen(z).square().sum(dim=1) / self.temperature
+        return float((-torch.logsumexp(distances / -self.temperature, dim=1) - norms).mean())
 
     def _follow(self, z: Tensor, labels: Tensor) -> None:
         """Hard targets."""
@@ -103,10 +109,10 @@ class SoftKMeans(Objective):
     def _set_targets(self, targets: Tensor, z: Tensor) -> None:
         """Keep the targets, and the two statistics of them that a batch needs."""
         self._targets = targets
-        origin = z.mean(dim=0, dtype=torch.float64) * float(self.centred)
+        origin = z.mean(dim=0, dtype=self.prototypes.dtype) * float(self.centred)
         norms = self.prototypes.square().sum(dim=1) - origin.square().sum()
-        self._attractors = (targets.double() @ self.prototypes - origin).float()
-        self._offsets = (targets.double() @ norms).float()
+        self._attractors = (widen(targets) @ self.prototypes - origin).float()
+        self._offsets = (widen(targets) @ norms).float()
 
 
 class SRKMeans(DeepClusterer):
@@ -134,9 +140,9 @@ class SRKMeans(DeepClusterer):
         The :math:`\lambda`: the assignments' temperature is ``lam * n_clusters``, and
         reconstruction weighs that much against clustering. The embedding lies in [-1, 1] and the
         input is standardised, so lam does not depend on the unit of the data. The papers' value is
-        1e-4, on pixels in [-1, 1]: their balance of the two losses is lam times the variance of those
-        pixels here. lam above :math:`2 \nu / K`, with :math:`\nu` the largest eigenvalue of the
-        embedding's covariance, merges all prototypes into one: a warning tells.
+        1e-4, on pixels in [-1, 1]: their balance of the two losses is lam times the variance of
+        those pixels here. lam above :math:`2 \nu / K`, with :math:`\nu` the largest eigenvalue of
+        the embedding's covariance, merges all prototypes into one: a warning tells.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
@@ -311,7 +317,7 @@ class SRKMeans(DeepClusterer):
 
     def _start(self, z: Tensor, labels: Tensor) -> Objective:
         if self.n_clusters > 1:
-            centred = z.double() - z.double().mean(dim=0)
+            centred = widen(z) - widen(z).mean(dim=0)
             # The largest eigenvalue of the covariance.
             nu = float(torch.linalg.eigvalsh(centred.T @ centred / len(z))[-1])
             threshold = 2 * nu / self.n_clusters
@@ -323,7 +329,7 @@ class SRKMeans(DeepClusterer):
                     UserWarning,
                     stacklevel=5,
                 )
-        prototypes = z.double().mean(dim=0).repeat(self.n_clusters, 1)
+        prototypes = widen(z).mean(dim=0).repeat(self.n_clusters, 1)
         objective = SoftKMeans(self.lam * self.n_clusters, prototypes, centred=True)
         objective.start(z, labels)
         return objective

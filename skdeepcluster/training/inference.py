@@ -31,7 +31,7 @@ def mean_reconstruction_error(
     try:
         total = torch.zeros((), dtype=torch.float64)
         for x in rows.chunks(dtype):
-            total += reconstruction_error(network, x).sum(dtype=torch.float64).cpu()
+            total += reconstruction_error(network, x).cpu().sum(dtype=torch.float64)
         return float(total) / len(rows)
     finally:
         network.train(training)

@@ -68,7 +68,7 @@ class ClusteringPhase:
         log_posterior = self._objective.log_posterior(z)
         labels = log_posterior.argmax(dim=1)
         sizes = torch.bincount(labels, minlength=log_posterior.shape[1])
-        change = float((labels != self._labels).double().mean())
+        change = float((labels != self._labels).float().mean())
         self._labels = labels
         self._epoch += 1
         record: dict[str, float | str] = {
@@ -78,7 +78,7 @@ class ClusteringPhase:
             "smallest_cluster": int(sizes.min()),
         }
         if warm:
-            self._watch_agreement(float((labels == self._initial).double().mean()))
+            self._watch_agreement(float((labels == self._initial).float().mean()))
             return record, None
         return record, "tol" if change <= self._tol else None
 
