@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -70,10 +71,11 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     Parameters
     ----------
-    n_components : int, default=20
+    n_components : int, default=50
         Size of the embedding. Ignored where ``module`` is a network. The papers use the number of
         clusters. SR-K-means drives every sample to a corner of the cube [-1, 1]^n_components: with
-        few corners, clusters share one and merge (measured with 10 clusters and components).
+        few corners, clusters head for the same one and merge (measured with 10 clusters: often
+        with 10 components, now and then with 20 and 32).
     hidden_layer_sizes : "auto" or sequence of int, default="auto"
         Widths of the layers between input and embedding, for ``module="mlp"``. DKM, DCN and IDEC
         use ``(500, 500, 2000)``; "auto" is that for 250 features or more, and scaled down for
@@ -204,7 +206,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def __init__(
         self,
-        n_components: int = 20,
+        n_components: int = 50,
         *,
         hidden_layer_sizes: str | Sequence[int] = "auto",
         module: str | nn.Module | Callable[..., nn.Module] = "auto",
@@ -547,9 +549,15 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             rows = self._rows(X, _device_of(network))
             return mean_reconstruction_error(network, rows, _dtype_of(network))
 
-    def _network_in(self, dtype: torch.dtype) -> _Inference:
-        """The network in a precision, for a with statement that switches gradients off."""
-        return _Inference(self.module_, dtype)
+    @contextmanager
+    def _network_in(self, dtype: torch.dtype) -> Iterator[Network]:
+        """The network in a precision, without gradients while in use."""
+        network = self.module_
+        # MPS has no float64. A copy, because prediction must not change the fitted estimator.
+        if dtype == torch.float64 and _device_of(network).type != "mps":
+            network = copy.deepcopy(network).double()
+        with torch.inference_mode():
+            yield network
 
     def __getstate__(self) -> dict[str, Any]:
         # The network leaves as arrays: every machine and every format can read those.
@@ -575,24 +583,6 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-class _Inference:
-    """A network in evaluation mode and in a precision, without gradients while in use."""
-
-    def __init__(self, network: Network, dtype: torch.dtype):
-        # MPS has no float64. A copy, because prediction must not change the fitted estimator.
-        if dtype == torch.float64 and _device_of(network).type != "mps":
-            network = copy.deepcopy(network).double()
-        self._network = network
-        self._mode = torch.inference_mode()
-
-    def __enter__(self) -> Network:
-        self._mode.__enter__()
-        return self._network
-
-    def __exit__(self, *error: Any) -> None:
-        self._mode.__exit__(*error)
 
 
 def auto_batch_size(batch_size: str | int, n_samples: int) -> int:

@@ -274,14 +274,12 @@ class DeepClusterer(
         """Run the phases on validated rows, then set the fitted attributes."""
         history: list[dict[str, Any]] = []
         if not isinstance(self.autoencoder, FrozenEstimator):
-            inherited = {"random_state": pretraining_seed, "verbose": self.verbose}
-            for name, value in inherited.items():
-                if not getattr(autoencoder, name):
-                    setattr(autoencoder, name, value)
-            own_device = autoencoder.device != "auto"
-            autoencoder._fit(
-                X, image_shape, check_device(autoencoder.device) if own_device else device
-            )
+            # What is at its default there is inherited from here.
+            if autoencoder.random_state is None:
+                autoencoder.random_state = pretraining_seed
+            autoencoder.verbose = autoencoder.verbose or self.verbose
+            own = autoencoder.device
+            autoencoder._fit(X, image_shape, device if own == "auto" else check_device(own))
             history += autoencoder.history_
         network = autoencoder.module_.to(device)
         rows = autoencoder._rows(X, device)
