@@ -19,6 +19,7 @@ from sklearn.base import (
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ._validation import (
     ImageShape,
@@ -274,7 +275,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         with unfitted_on_error(self):
             device = check_device(self.device)
             X, image_shape = self._check_fit(X, self)
-            return self._fit(X, image_shape, device)
+            self._fit(X, image_shape, device)
+            self.reconstruction_error_ = self._reconstruction_error(X)
+            return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Embed samples.
@@ -346,14 +349,17 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _check_fit(self, X: Any, estimator: BaseEstimator) -> tuple[np.ndarray, ImageShape | None]:
         """Validate X, for the estimator that was called, and the parameters that go with it."""
-        image_shape = None if self.image_shape is None else tuple(self.image_shape)
+        image_shape: Any = None if self.image_shape is None else tuple(self.image_shape)
         if image_shape is not None and (
-            len(image_shape) != 3 or not all(isinstance(s, Integral) and s > 0 for s in image_shape)
+            len(image_shape) != 3
+            or not all(isinstance(s, Integral) and int(s) > 0 for s in image_shape)
         ):
             raise ValueError(
                 f"image_shape={self.image_shape!r} must be three positive integers: "
                 "(channels, height, width)."
             )
+        if image_shape is not None:
+            image_shape = tuple(int(side) for side in image_shape)
         X, image_shape = as_rows(X, image_shape)
         X = check_rows(estimator, X, reset=True)
         if image_shape is not None and np.prod(image_shape) != X.shape[1]:
@@ -381,9 +387,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return np.asarray(X).reshape(len(X), -1)
         return as_rows(X, self.image_shape_)[0]
 
-    def _fit(
-        self, X: np.ndarray, image_shape: ImageShape | None, device: torch.device
-    ) -> Autoencoder:
+    def _fit(self, X: np.ndarray, image_shape: ImageShape | None, device: torch.device) -> None:
         """Train on validated rows."""
         scaling = Scaling.of(X)
         self.mean_, self.scale_ = scaling.mean, scaling.deviation
@@ -397,16 +401,14 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             lr /= 10
         else:
             raise ValueError(
-                f"The network died in training with lr={self.lr:g}, and with a tenth and a "
-                "hundredth of it: all samples have the same embedding. Use a smaller lr or "
-                "another network."
+                f"The Autoencoder died in training with lr={self.lr:g}, and with a tenth and a "
+                "hundredth of it: all samples have the same embedding. Use a smaller lr of the "
+                "Autoencoder, or another network."
             )
-        self.reconstruction_error_ = self._reconstruction_error(X)
-        return self
 
     def _train(self, rows: Rows, lr: float, weight_seed: int, order_seed: int, noise_seed: int):
         """Train a new network and keep it."""
-        self.module_ = build(self._make_network, weight_seed).to(rows.device)
+        self.module_ = build(self._make_network, weight_seed)
         self._check_network(rows)
         if isinstance(self.module_, MirroredAutoencoder):
             self.module_.output_bias.data.copy_(rows.mean())
@@ -474,15 +476,18 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             "strides": _positive_integers("conv_strides", self.conv_strides, least=1),
             "paddings": _positive_integers("conv_paddings", self.conv_paddings, least=0),
         }
-        if len({len(values) for values in layers.values()}) != 1:
+        if len({len(values) for values in layers.values()}) != 1 or not layers["maps"]:
             raise ValueError(
                 "conv_maps, conv_kernel_sizes, conv_strides and conv_paddings must have one entry "
-                f"per convolution, but have {[len(values) for values in layers.values()]}."
+                f"per convolution, and one at least, but are {tuple(layers.values())}."
             )
         return kind, {"image_shape": image_shape, **layers, **options}
 
     def _is_bounded(self) -> bool:
-        """Whether the embedding lies in [-1, 1]; only a built network of the user's can tell."""
+        """Whether the embedding lies in [-1, 1]; a network of the user's must be built to tell."""
+        kind, options = self._architecture
+        if kind in ("mlp", "conv"):
+            return options["bounded"]
         return bool(getattr(build(self._make_network), "bounded", False))
 
     def _make_network(self) -> Network:
@@ -498,17 +503,28 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _check_network(self, rows: Rows) -> None:
         """Check the shapes a network makes of two samples, and learn the embedding's size."""
-        x = rows.take(torch.arange(min(2, len(rows)), device=rows.device))
+        if not isinstance(self.module_, nn.Module):
+            raise ValueError(
+                f"module={self.module!r} returned {self.module_!r}, which is no torch.nn.Module."
+            )
         for method in ("encode", "decode"):
             if not callable(getattr(self.module_, method, None)):
                 raise ValueError(
                     f"module={self.module!r} has no method {method}(): a network needs encode(x) "
                     "and decode(z)."
                 )
-        self.module_.eval()
-        with torch.no_grad():
-            z = self.module_.encode(x)
-            output = self.module_.decode(z)
+        if not any(parameter.requires_grad for parameter in self.module_.parameters()):
+            raise ValueError(f"module={self.module!r} has no parameter that can be trained.")
+        self.module_.to(rows.device, torch.float32).eval()
+        x = rows.take(torch.arange(min(2, len(rows)), device=rows.device))
+        try:
+            with torch.no_grad():
+                z = self.module_.encode(x)
+                output = self.module_.decode(z)
+        except RuntimeError as error:
+            raise ValueError(
+                f"module={self.module!r} failed on a batch of shape {tuple(x.shape)}: {error}"
+            ) from error
         if z.ndim != 2 or len(z) != len(x):
             raise ValueError(
                 f"encode() of module={self.module!r} maps a batch of shape {tuple(x.shape)} to "
@@ -587,7 +603,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
 def auto_batch_size(batch_size: str | int, n_samples: int) -> int:
     """The number that ``batch_size`` stands for."""
-    return batch_size if isinstance(batch_size, Integral) else min(max(32, n_samples // 10), 256)
+    return min(max(32, n_samples // 10), 256) if isinstance(batch_size, str) else int(batch_size)
 
 
 def auto_epochs(
@@ -595,7 +611,7 @@ def auto_epochs(
 ) -> int:
     """The number that ``max_epochs`` stands for: ``steps`` optimiser steps, within bounds."""
     if not isinstance(max_epochs, str):
-        return max_epochs
+        return int(max_epochs)
     steps_per_epoch = max(1, n_samples // batch_size)
     return min(max(bounds[0], round(steps / steps_per_epoch)), bounds[1])
 
@@ -603,7 +619,10 @@ def auto_epochs(
 def check_optimizer(optimizer: str | Callable[..., torch.optim.Optimizer]) -> None:
     """Refuse names torch does not have, and what steps otherwise than by gradients."""
     found = getattr(torch.optim, optimizer, None) if isinstance(optimizer, str) else optimizer
-    if not callable(found) or optimizer in ("Optimizer", "LBFGS", "SparseAdam"):
+    found = getattr(found, "func", found)
+    unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
+    is_unfit = isinstance(found, type) and (issubclass(found, unfit) or found is Optimizer)
+    if not callable(found) or is_unfit:
         raise ValueError(
             f"optimizer={optimizer!r} is not a first-order optimizer of torch.optim. "
             "Use for example 'Adam', 'AdamW' or 'SGD'."

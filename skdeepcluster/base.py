@@ -88,8 +88,8 @@ class DeepClusterer(
         """Make the objective and start it from embeddings and their initial labels."""
 
     @abstractmethod
-    def _keep(self, objective: Objective, z: Tensor) -> None:
-        """Set the fitted attributes from the trained objective and the final embeddings."""
+    def _keep(self, objective: Objective, z: Tensor) -> int:
+        """Set the fitted attributes from the objective; says how many clusters were re-seeded."""
 
     @abstractmethod
     def _fitted_objective(self) -> Objective:
@@ -214,7 +214,8 @@ class DeepClusterer(
         """
         check_is_fitted(self)
         X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
-        return -self._objective_value(X, self.autoencoder_._encode(X))
+        energy = self._fitted_objective().energy(self.autoencoder_._encode(X))
+        return -(energy + self.autoencoder_._reconstruction_error(X))
 
     def _check_fit(self, X: Any) -> tuple[np.ndarray, ImageShape | None, Autoencoder]:
         """Validate X and the network it goes through; the user's network is copied."""
@@ -280,7 +281,7 @@ class DeepClusterer(
             autoencoder.verbose = autoencoder.verbose or self.verbose
             own = autoencoder.device
             autoencoder._fit(X, image_shape, device if own == "auto" else check_device(own))
-            history += autoencoder.history_
+            history += [dict(row) for row in autoencoder.history_]
         network = autoencoder.module_.to(device)
         rows = autoencoder._rows(X, device)
 
@@ -312,16 +313,19 @@ class DeepClusterer(
         network.eval()
 
         joint = trainer.rows_of_history()
-        self.history_ = [*history, *joint]
         self.n_iter_ = len(joint)
         self.converged_ = self.stop_reason_ == "tol"
         self.autoencoder_ = autoencoder
         self._n_features_out = autoencoder._n_features_out
         embedding = autoencoder._encode(X)
-        self._keep(objective, embedding)
+        n_reseeded = self._keep(objective, embedding)
+        if joint:
+            joint[-1]["n_reseeded"] = joint[-1].get("n_reseeded", 0) + n_reseeded
+        self.history_ = [*history, *joint]
         self.labels_ = self._labels(embedding)
-        self.objective_ = self._objective_value(X, embedding)
         autoencoder.reconstruction_error_ = autoencoder._reconstruction_error(X)
+        energy = self._fitted_objective().energy(embedding)
+        self.objective_ = energy + autoencoder.reconstruction_error_
         n_found = len(np.unique(self.labels_))
         if n_found < self.n_clusters:
             warnings.warn(
@@ -341,11 +345,6 @@ class DeepClusterer(
     def _labels(self, z: Tensor) -> np.ndarray:
         """Labels of embeddings."""
         return self._fitted_objective().log_posterior(z).argmax(dim=1).numpy().astype(np.int32)
-
-    def _objective_value(self, X: np.ndarray, z: Tensor) -> float:
-        """Reconstruction plus clustering loss per sample of validated rows and their embeddings."""
-        energy = self._fitted_objective().energy(z)
-        return energy + self.autoencoder_._reconstruction_error(X)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -56,8 +56,10 @@ def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed:
     if isinstance(init, str):
         if init == "auto":
             init = "graph" if len(z) >= _ENOUGH_FOR_A_GRAPH else "k-means"
-        cluster = graph_clustering if init == "graph" else _k_means
-        return cluster(z, n_clusters, n_init, seed)
+        # A graph of hardly more samples than neighbours, or than clusters, says nothing.
+        if init == "k-means" or n_clusters == 1 or len(z) < max(2 * n_clusters, 3 * _N_NEIGHBORS):
+            return _k_means(z, n_clusters, n_init, seed)
+        return graph_clustering(z, n_clusters, n_init, seed)
     return _by_clusterer(z, init, n_clusters, seed)
 
 
@@ -73,8 +75,8 @@ def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> 
     Parameters
     ----------
     z : ndarray of shape (n, p)
-        Embeddings. Of more than 20,000, a sample is clustered; each other one takes the label of
-        the majority of its neighbours in it.
+        Embeddings. Of more than 20,000, a random part of 20,000 is clustered, and every sample
+        takes the label of the majority of its neighbours in that.
     n_clusters, n_init, seed : int
         Number of clusters, restarts of k-means, random seed.
 
@@ -99,10 +101,12 @@ def _diffusion_map(
     n = len(z)
     n_neighbors = min(_N_NEIGHBORS, n - 1)
     distances, neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(z).kneighbors()
-    scale = distances[:, -1:]
-    # Copies of one sample have distance and scale 0: they are as close as can be.
-    scales = np.maximum(scale * scale[neighbors][:, :, 0], np.finfo(np.float64).tiny)
-    weights = np.exp(-np.square(distances) / scales)
+    scale = distances[:, -1:].astype(np.float64)
+    # Where all neighbours are copies of a sample its scale is 0, and so would be its links to
+    # others, and theirs to it: no link weighs nothing.
+    scale = np.maximum(scale, 1e-3 * np.median(scale[scale > 0])) if scale.any() else scale + 1
+    weights = np.exp(-np.square(distances) / (scale * scale[neighbors][:, :, 0]))
+    weights = np.maximum(weights, np.finfo(np.float32).eps)
     rows = np.repeat(np.arange(n), n_neighbors)
     graph = scipy.sparse.csr_matrix((weights.ravel(), (rows, neighbors.ravel())), shape=(n, n))
     graph = graph.maximum(graph.T)

@@ -319,7 +319,7 @@ class SRKMeans(DeepClusterer):
         if self.n_clusters > 1:
             centred = widen(z) - widen(z).mean(dim=0)
             # The largest eigenvalue of the covariance.
-            nu = float(torch.linalg.eigvalsh(centred.T @ centred / len(z))[-1])
+            nu = float(torch.linalg.eigvalsh((centred.T @ centred / len(z)).cpu())[-1])
             threshold = 2 * nu / self.n_clusters
             if 0 < threshold < self.lam:
                 warnings.warn(
@@ -334,11 +334,12 @@ class SRKMeans(DeepClusterer):
         objective.start(z, labels)
         return objective
 
-    def _keep(self, objective: Any, z: Tensor) -> None:
-        prototypes, _ = reseed_empty(z, objective.prototypes.cpu())
+    def _keep(self, objective: Any, z: Tensor) -> int:
+        prototypes, n_reseeded = reseed_empty(z, objective.prototypes.cpu().double())
         self.cluster_centers_ = prototypes.numpy()
         # lam and n_clusters may be set anew after the fit.
         self._temperature = self.lam * self.n_clusters
+        return n_reseeded
 
     def _fitted_objective(self) -> SoftKMeans:
         return SoftKMeans(self._temperature, torch.tensor(self.cluster_centers_))

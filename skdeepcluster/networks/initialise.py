@@ -12,8 +12,8 @@ from torch import nn
 from .mirrored import MirroredAutoencoder, Network
 
 # A user's module draws its first weights from torch's global generator, which we restore
-# afterwards; two threads must not do that at once.
-_GLOBAL_GENERATOR = threading.Lock()
+# afterwards; two threads must not do that at once. Making one may unpickle another: reentrant.
+_GLOBAL_GENERATOR = threading.RLock()
 
 
 def build(make: Callable[[], nn.Module], seed: int | None = None) -> Network:

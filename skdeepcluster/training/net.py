@@ -96,7 +96,9 @@ class Trainer(NeuralNet):
     def get_params_for_optimizer(self, prefix: str, named_parameters: Any) -> Any:
         """Add the fused kernel where the optimiser has one."""
         args, kwargs = super().get_params_for_optimizer(prefix, named_parameters)
-        if self.device.type in ("cpu", "cuda") and _has_option(self.optimizer, "fused"):
+        chosen = getattr(self.optimizer, "keywords", {})
+        free = not {"fused", "foreach", "differentiable"} & set(chosen)
+        if free and self.device.type in ("cpu", "cuda") and _has_option(self.optimizer, "fused"):
             kwargs.setdefault("fused", True)
         return args, kwargs
 
@@ -129,6 +131,9 @@ class Trainer(NeuralNet):
                     break
         except CallbackStop:
             reason = "callback"
+            if "train_loss" not in self.history[-1]:
+                # Stopped in the middle of an epoch: nothing is known of it.
+                self.history.pop()
         self.notify("on_train_end", X=rows, y=None)
         return reason
 
@@ -166,7 +171,9 @@ class Trainer(NeuralNet):
             self.notify("on_batch_begin", batch=batch, training=training)
             losses.append(self._step(batch, parameters))
             sizes.append(len(batch[1]))
-            self.notify("on_batch_end", batch=batch, training=training)
+            self.notify(
+                "on_batch_end", batch=batch, training=training, y_pred=None, loss=losses[-1]
+            )
         self._record(prefix, sizes, losses)
 
     def _step(self, batch: Any, parameters: list[Any]) -> tuple[Tensor, Tensor | None]:
@@ -204,8 +211,9 @@ class Trainer(NeuralNet):
             loss += self.history[-1, "clustering_loss"]
         if not math.isfinite(loss):
             raise ValueError(
-                f"The training loss is {loss} after epoch {self.history[-1, 'epoch']}: "
-                f"training diverged. Use a learning rate below lr={self.lr:g}."
+                f"The training loss is {loss} after epoch {self.history[-1, 'epoch']} of "
+                f"{'joint training' if clustering else 'the Autoencoder'}: it diverged. Use a "
+                f"learning rate there below lr={self.lr:g}."
             )
         best = min((row[f"{prefix}_loss"] for row in self.history[:-1]), default=math.inf)
         self.history.record(f"{prefix}_loss", loss)

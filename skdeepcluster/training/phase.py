@@ -79,6 +79,9 @@ class ClusteringPhase:
         }
         if warm:
             self._watch_agreement(float((labels == self._initial).float().mean()))
+            if self._epoch == self._warm_up_epochs:
+                # The next epoch has the method's own targets.
+                self._objective.e_step(z, self._epoch)
             return record, None
         return record, "tol" if change <= self._tol else None
 
@@ -87,5 +90,5 @@ class ClusteringPhase:
         self._agreements.append(agreement)
         before, now = self._agreements[-2 * _WINDOW : -_WINDOW], self._agreements[-_WINDOW:]
         stalled = len(before) == _WINDOW and sum(now) - sum(before) <= self._tol * _WINDOW
-        if stalled or agreement >= 1 - self._tol:
+        if stalled or (len(now) == _WINDOW and min(now) >= 1 - self._tol):
             self._warm_up_epochs = self._epoch
