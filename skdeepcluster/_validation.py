@@ -14,8 +14,8 @@ from sklearn.utils.validation import validate_data
 
 ImageShape = tuple[int, int, int]
 
-# Types that torch computes with; anything else is widened once, without loss.
-_WIDENED = {"f2": np.float32, "u2": np.int32, "u4": np.int64}
+# Types that torch computes with; these others are widened once, and any further ones to float64.
+_WIDENED = {"f2": np.float32, "u2": np.float32, "u4": np.int64}
 _KEPT = {"f4", "f8", "i1", "i2", "i4", "i8", "u1", "b1"}
 
 
@@ -47,7 +47,7 @@ def as_rows(X: Any, image_shape: ImageShape | None) -> tuple[Any, ImageShape | N
                 f"X has shape {shape}, which makes images of shape {found}, "
                 f"but image_shape={image_shape} (channels, height, width)."
             )
-        return np.asarray(X).reshape(shape[0], -1), found
+        return np.asarray(X).reshape(shape[0], shape[1] * shape[2]), found
     if len(shape) == 4:
         if image_shape is None:
             raise ValueError(
@@ -67,7 +67,7 @@ def as_rows(X: Any, image_shape: ImageShape | None) -> tuple[Any, ImageShape | N
             )
         X = np.asarray(X)
         X = X if first else X.transpose(0, 3, 1, 2)
-        return X.reshape(shape[0], -1), image_shape
+        return X.reshape(shape[0], channels * height * width), image_shape
     return X, image_shape
 
 

@@ -89,7 +89,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         is copied, keeps its weights, and makes its own noise. A callable
         ``f(input_shape, n_components)`` must return such a module; input_shape is
         ``(n_features,)``, or (channels, height, width) for images. A module whose embedding is
-        confined to [-1, 1] says so with an attribute ``bounded = True``.
+        confined to [-1, 1] says so with an attribute ``bounded = True``. Random layers such as
+        ``torch.nn.Dropout`` draw from torch's global generator.
     image_shape : tuple (channels, height, width) or None, default=None
         Shape of the images in X, where X does not have it. Pixels of flat rows are ordered like
         this tuple.
@@ -144,10 +145,11 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     image_shape_ : tuple or None
         (channels, height, width) of the images, None for rows.
     reconstruction_error_ : float
-        Reconstruction loss R on the training data at the end, without noise. Of the share for
-        the input 1 means no better than the overall mean.
+        Reconstruction loss R on the training data at the end, without noise. Where it is the
+        squared error alone (``layer_weight=0``), it is a share of the variance of all entries.
     history_ : list of dict
-        Per epoch: epoch, train_loss, dur (seconds).
+        Per epoch: ``phase`` ("pretraining"), epoch, train_loss, train_loss_best (whether it is the
+        lowest so far), dur (seconds).
     n_iter_ : int
         Number of epochs.
     stop_reason_ : {"max_epochs", "callback"}
@@ -165,8 +167,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     Notes
     -----
     A network can die in training, most often from a large learning rate: every sample gets the
-    same embedding. It is then trained anew from other weights with a tenth of the learning rate,
-    twice if need be, before an error is raised.
+    same embedding. It is then trained anew from other initial weights (a module of your own from
+    its own) with a tenth of the learning rate, twice if need be, before an error is raised.
 
     References
     ----------
@@ -290,8 +292,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Embeddings: float64 for float64, int32 and int64 input, else float32. The network
-            is evaluated in that precision.
+            Embeddings: float64 for float64 and for integers of 32 bits or more, else float32. The
+            network is evaluated in that precision.
         """
         check_is_fitted(self)
         X = self._check_rows(X)
@@ -308,7 +310,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Returns
         -------
         ndarray of shape (n_samples, n_features_in_)
-            Reconstructions, flat also for images; float64 for float64 input, else float32.
+            Reconstructions, flat also for images; float32 for float32 input, else float64.
         """
         check_is_fitted(self)
         Z = check_array(Z, dtype=[np.float64, np.float32], input_name="Z")
@@ -316,11 +318,15 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             raise ValueError(
                 f"Z has {Z.shape[1]} columns, but the embedding has {self._n_features_out}."
             )
-        # Twice the width of the data rather than of the embedding: that is what a chunk yields.
+        # Rows of the output that are made together: 8 MB in float64.
         chunk = max(1, 2**20 // self.n_features_in_)
         with self._network_in(torch.float64 if Z.dtype == np.float64 else torch.float32) as network:
             decoded = [
-                network.decode(torch.tensor(Z[i : i + chunk], device=_device_of(network)))
+                network.decode(
+                    torch.tensor(
+                        Z[i : i + chunk], dtype=_dtype_of(network), device=_device_of(network)
+                    )
+                )
                 .flatten(1)
                 .cpu()
                 .numpy()
@@ -384,7 +390,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Lay images out as the training data was."""
         if self.image_shape_ is None and getattr(X, "ndim", 2) == 3:
             # A network for rows takes the images those rows once were.
-            return np.asarray(X).reshape(len(X), -1)
+            return np.asarray(X).reshape(len(X), X.shape[1] * X.shape[2])
         return as_rows(X, self.image_shape_)[0]
 
     def _fit(self, X: np.ndarray, image_shape: ImageShape | None, device: torch.device) -> None:
@@ -408,9 +414,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _train(self, rows: Rows, lr: float, weight_seed: int, order_seed: int, noise_seed: int):
         """Train a new network and keep it."""
-        self.module_ = build(self._make_network, weight_seed)
+        built_in = self._architecture[0] in ("mlp", "conv")
+        self.module_ = build(self._make_network, weight_seed, glorot=built_in)
         self._check_network(rows)
-        if isinstance(self.module_, MirroredAutoencoder):
+        if built_in and isinstance(self.module_, MirroredAutoencoder):
             self.module_.output_bias.data.copy_(rows.mean())
         seed_noise(self.module_, noise_seed, rows.device)
         batch_size = auto_batch_size(self.batch_size, len(rows))

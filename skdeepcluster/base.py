@@ -172,8 +172,8 @@ class DeepClusterer(
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Embeddings: float64 for float64, int32 and int64 input, else float32. The network
-            is evaluated in that precision.
+            Embeddings: float64 for float64 and for integers of 32 bits or more, else float32. The
+            network is evaluated in that precision.
         """
         return self._encode(X).numpy()
 
@@ -188,7 +188,7 @@ class DeepClusterer(
         Returns
         -------
         ndarray of shape (n_samples, n_features_in_)
-            Reconstructions, flat also for images; float64 for float64 input, else float32.
+            Reconstructions, flat also for images; float32 for float32 input, else float64.
         """
         check_is_fitted(self)
         return self.autoencoder_.inverse_transform(Z)
@@ -245,7 +245,13 @@ class DeepClusterer(
 
     def _check_init(self, n_samples: int) -> Any:
         """``init`` as labels where it is an array, else as it is."""
-        if isinstance(self.init, str) or hasattr(self.init, "fit_predict"):
+        if isinstance(self.init, str):
+            return self.init
+        if hasattr(self.init, "fit_predict"):
+            if isinstance(self.init, type) or not hasattr(self.init, "get_params"):
+                raise ValueError(
+                    f"init={self.init!r} must be an instance of a scikit-learn clusterer."
+                )
             return self.init
         init = np.asarray(self.init)
         if init.shape != (n_samples,):

@@ -70,7 +70,7 @@ def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> 
     :math:`\exp(-\|z_i - z_j\|^2 / (\sigma_i \sigma_j))`, where :math:`\sigma_i` is its distance
     to the last of them. The coordinates are the leading eigenvectors of the random walk on that
     graph, times their eigenvalues to the 10th power: samples are close if walks of 10 steps from
-    them end alike. So groups may have any shape, where k-means on z needs round ones.
+    them end alike. So a group may be any dense region, where k-means on z wants balls of one size.
 
     Parameters
     ----------
@@ -147,7 +147,10 @@ def _by_clusterer(z: np.ndarray, init: Any, n_clusters: int, seed: int) -> np.nd
     clear = found >= 0
     names, labels = np.unique(found[clear], return_inverse=True)
     if len(names) != n_clusters:
-        raise ValueError(f"init={init!r} found {len(names)} clusters, but n_clusters={n_clusters}.")
+        raise ValueError(
+            f"init={init!r} found {len(names)} clusters, but n_clusters={n_clusters}. Use another "
+            "init, or other parameters of it."
+        )
     if clear.all():
         return labels.astype(np.int64)
     return NearestCentroid().fit(z[clear], labels).predict(z).astype(np.int64)

@@ -151,8 +151,8 @@ class SRKMeans(DeepClusterer):
     init : {"auto", "graph", "k-means"}, clusterer, or array-like of shape (n_samples,), \
             default="auto"
         The initial clustering of the embedding, on which the result depends more than on
-        anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph, which
-        finds groups of any shape (the official code clusters a graph as well, agglomeratively);
+        anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
+        which finds dense regions of any form (the official code clusters a graph as well);
         "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An estimator
         or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a random_state
         where it has none. Or labels.
@@ -199,10 +199,11 @@ class SRKMeans(DeepClusterer):
     stop_reason_ : {"tol", "max_epochs", "callback"}
         Why joint training ended.
     history_ : list of dict
-        Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, dur (seconds);
-        of joint training also reconstruction_loss, clustering_loss, objective (the
-        clustering part, after the E-step), mutual_information, label_change (share),
-        smallest_cluster (samples), n_reseeded (empty clusters that got a new prototype).
+        Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
+        (whether it is the lowest so far), dur (seconds); of joint training also
+        reconstruction_loss, clustering_loss, objective (the clustering part, after the E-step),
+        mutual_information, label_change (share), smallest_cluster (samples), n_reseeded (empty
+        clusters that got a new prototype).
     n_features_in_ : int
         Number of features; channels * height * width for images.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -223,8 +224,9 @@ class SRKMeans(DeepClusterer):
     network step maximises the scatter between clusters. ``objective_`` and ``score`` are the
     papers' function.
 
-    Where a cluster is left without samples its prototype moves to the sample that is farthest from
-    its own prototype.
+    Where a cluster is left without samples, after the warm-up or at the end, its prototype moves
+    to the sample that is farthest from its own prototype. The warm-up takes half of the epochs at
+    most.
 
     Compared with the official code: targets of the layer-wise reconstruction carry no gradient;
     labels are the argmax of Q (the code's final formula leaves out the norms of the prototypes);

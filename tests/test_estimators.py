@@ -24,6 +24,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from skdeepcluster import Autoencoder, SRKMeans
+from skdeepcluster.networks import conv_autoencoder
 
 from .conftest import small_autoencoder, small_sr_kmeans
 
@@ -47,6 +48,23 @@ class PlainModule(torch.nn.Module):
         return self.outer(z).view(-1, *self.shape)
 
 
+class RowOfPixels(torch.nn.Module):
+    """The convolutional network for rows of any width: images of one line."""
+
+    bounded = True
+
+    def __init__(self, shape, n_components):
+        super().__init__()
+        layers = {"maps": (4, 4), "kernel_sizes": (4, 5), "strides": (2, 2), "paddings": (0, 2)}
+        self.network = conv_autoencoder((1, 1, *shape), n_components, **layers, bounded=True)
+
+    def encode(self, x):
+        return self.network.encode(x[:, None, None])
+
+    def decode(self, z):
+        return self.network.decode(z).flatten(1)
+
+
 ESTIMATORS = {
     "autoencoder": small_autoencoder(),
     "autoencoder-deep-linear": small_autoencoder(
@@ -54,6 +72,10 @@ ESTIMATORS = {
     ),
     "autoencoder-user-module": small_autoencoder(module=PlainModule),
     "sr-kmeans": small_sr_kmeans(),
+    "sr-kmeans-one-cluster": small_sr_kmeans(n_clusters=1),
+    "sr-kmeans-conv": small_sr_kmeans(
+        small_autoencoder(module=RowOfPixels, max_epochs=40, lr=0.01)
+    ),
     "sr-kmeans-init": small_sr_kmeans(init=KMeans(n_init=1), lam=0.05),
     "sr-kmeans-wide": small_sr_kmeans(small_autoencoder(hidden_layer_sizes=(30, 7), noise=0.1)),
 }

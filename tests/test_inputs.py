@@ -7,13 +7,15 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn.cluster import DBSCAN, KMeans
+from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdeepcluster import Autoencoder, SRKMeans
+from skdeepcluster import Autoencoder, SRKMeans, initial
 from skdeepcluster.training import Trainer
 
 from .conftest import small_autoencoder, small_sr_kmeans
@@ -385,3 +387,42 @@ def test_noise_of_the_initial_clustering_joins_the_nearest_cluster(blobs):
     noisy = small_sr_kmeans(init=Noisy(n_init=1)).fit(X)
     assert noisy.labels_.min() == 0
     assert np.mean(plain.labels_ == noisy.labels_) > 0.9
+
+
+def test_graph_of_copies_and_of_few_samples():
+    """Where all neighbours of a sample are copies of it, links must not vanish."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([np.repeat(rng.normal(size=(5, 4)), 119, axis=0), rng.normal(size=(5, 4))])
+    model = small_sr_kmeans(n_clusters=5, init="graph").fit(X)
+    assert np.isfinite(model.cluster_centers_).all()
+    for n in (1, 2, 3, 40):
+        few = small_sr_kmeans(n_clusters=1, init="graph").fit(X[-n:])
+        assert few.labels_.tolist() == [0] * min(n, len(X))
+
+
+def test_graph_finds_digits_better_than_k_means(digits):
+    X, y = digits
+    scores = {
+        init: adjusted_rand_score(y, initial.initial_labels(X, init, 10, 10, 0))
+        for init in ("graph", "k-means")
+    }
+    assert scores["graph"] > scores["k-means"] + 0.05
+
+
+def test_graph_of_many_samples_labels_all_of_them(monkeypatch):
+    X, y = make_blobs(900, 3, centers=4, cluster_std=0.3, random_state=0)
+    whole = initial.initial_labels(X, "graph", 4, 3, 0)
+    monkeypatch.setattr(initial, "_GRAPH_SAMPLES", 300)
+    part = initial.initial_labels(X, "graph", 4, 3, 0)
+    for labels in (whole, part):
+        assert adjusted_rand_score(y, labels) == 1
+
+
+@pytest.mark.parametrize("number", [np.int64, np.int32])
+def test_numpy_integers_are_integers(blobs, number):
+    X, _ = blobs
+    autoencoder = Autoencoder(
+        number(2), max_epochs=number(2), batch_size=number(16), image_shape=np.array([1, 2, 4])
+    )
+    model = SRKMeans(number(3), autoencoder=autoencoder, max_epochs=number(2), n_init=number(1))
+    assert model.fit(X).n_iter_ <= 2

@@ -1,5 +1,6 @@
 """Training control: callbacks, interruption, divergence, dead networks, history."""
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -324,3 +325,76 @@ def test_reconstruction_error_and_score_are_the_mean_squared_error(blobs):
     assert autoencoder.mean_ == pytest.approx(X.mean())
     assert autoencoder.scale_ == pytest.approx(X.std())
     assert scaled.std() == pytest.approx(1)
+
+
+def test_stop_in_the_middle_of_an_epoch_leaves_no_half_record(blobs):
+    class StopInBatch(Callback):
+        def on_batch_end(self, net, **kwargs):
+            if len(net.history) == 2:
+                raise KeyboardInterrupt
+
+    model = small_sr_kmeans(callbacks=[StopInBatch()]).fit(blobs[0])
+    assert (model.n_iter_, model.stop_reason_) == (1, "callback")
+    assert "phase" in model.history_[-1]
+    np.testing.assert_array_equal(model.predict(blobs[0]), model.labels_)
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": False}])
+def test_the_users_own_kernel_is_respected(blobs, options):
+    optimizer = partial(torch.optim.Adam, **options)
+    seen = []
+
+    class Look(Callback):
+        def on_train_begin(self, net, **kwargs):
+            seen.append(net.optimizer_.defaults)
+
+    small_autoencoder(optimizer=optimizer, callbacks=[Look()]).fit(blobs[0])
+    assert {key: seen[0][key] for key in options} == options
+    assert not seen[0]["fused"]
+
+
+def test_a_network_may_be_made_from_another_fitted_one(blobs):
+    """Unpickling an Autoencoder builds a network, also while another one is being built."""
+    X, _ = blobs
+    first = small_autoencoder().fit(X)
+    second = small_autoencoder(module=lambda shape, p: copy.deepcopy(first).module_, lr=1e-6)
+    np.testing.assert_allclose(second.fit(X).transform(X), first.transform(X), atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(lambda shape, p: None, "no torch.nn.Module"), (lambda shape, p: Frozen(shape, p), "trained")],
+)
+def test_networks_that_cannot_be_trained(blobs, make, message):
+    with pytest.raises(ValueError, match=message):
+        small_autoencoder(module=make).fit(blobs[0])
+
+
+class Frozen(PlainModule):
+    """Nothing to learn."""
+
+    def __init__(self, shape, n_components):
+        super().__init__(shape, n_components)
+        self.requires_grad_(False)
+
+
+def test_the_epoch_after_the_warm_up_has_soft_targets(blobs):
+    sharpest = []
+
+    class Look(Callback):
+        def on_epoch_begin(self, net, **kwargs):
+            targets = net.module_.objective._targets
+            sharpest.append(float(targets.max(dim=1).values.min()))
+
+    model = small_sr_kmeans(lam=0.05, max_epochs=8, tol=0, callbacks=[Look()]).fit(blobs[0])
+    phases = [row["phase"] for row in model.history_][5:]
+    hard = [sharp == 1 for sharp in sharpest]
+    assert hard == [phase == "warm-up" for phase in phases]
+    assert hard.count(True) == 4
+
+
+def test_a_built_in_network_given_as_module_keeps_its_weights(blobs):
+    X, _ = blobs
+    first = small_autoencoder(max_epochs=50).fit(X)
+    second = small_autoencoder(module=first.module_, max_epochs=1, lr=1e-8).fit(X)
+    np.testing.assert_allclose(second.transform(X), first.transform(X), atol=1e-4)

@@ -16,7 +16,9 @@ from .mirrored import MirroredAutoencoder, Network
 _GLOBAL_GENERATOR = threading.RLock()
 
 
-def build(make: Callable[[], nn.Module], seed: int | None = None) -> Network:
+def build(
+    make: Callable[[], nn.Module], seed: int | None = None, *, glorot: bool = True
+) -> Network:
     """Call ``make`` and initialise what it returns, reproducibly and on the CPU.
 
     Built-in networks get Glorot uniform weights and zero biases, as in the official code. A
@@ -29,6 +31,8 @@ def build(make: Callable[[], nn.Module], seed: int | None = None) -> Network:
         Returns a new network.
     seed : int or None
         Seed of the initial weights.
+    glorot : bool
+        Whether to initialise a :class:`MirroredAutoencoder`; not if it brings weights of its own.
 
     Returns
     -------
@@ -42,7 +46,7 @@ def build(make: Callable[[], nn.Module], seed: int | None = None) -> Network:
             network = cast(Network, make())
         finally:
             torch.default_generator.set_state(state)
-    if isinstance(network, MirroredAutoencoder):
+    if glorot and isinstance(network, MirroredAutoencoder):
         generator = torch.Generator().manual_seed(seed or 0)
         for parameter in network.parameters():
             if parameter.ndim == 1 or parameter is network.output_bias:

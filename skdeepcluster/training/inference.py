@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -10,28 +13,30 @@ from ..objective import reconstruction_error
 from .rows import Rows
 
 
-@torch.no_grad()
-def encode(network: Network, rows: Rows, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Clean embeddings (n, p) of all rows, on the rows' device, in the network's type."""
+@contextmanager
+def _evaluating(network: Network) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards the mode is what it was."""
     training = network.training
     network.eval()
     try:
-        return torch.cat([network.encode(x) for x in rows.chunks(dtype)])
+        with torch.no_grad():
+            yield
     finally:
         network.train(training)
 
 
-@torch.no_grad()
+def encode(network: Network, rows: Rows, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Embeddings (n, p) of all rows without noise, on the rows' device, in the network's type."""
+    with _evaluating(network):
+        return torch.cat([network.encode(x) for x in rows.chunks(dtype)])
+
+
 def mean_reconstruction_error(
     network: Network, rows: Rows, dtype: torch.dtype = torch.float32
 ) -> float:
-    """Mean over all rows of the clean pass's reconstruction loss."""
-    training = network.training
-    network.eval()
-    try:
-        total = torch.zeros((), dtype=torch.float64)
+    """Mean over all rows of the reconstruction loss without noise."""
+    total = torch.zeros((), dtype=torch.float64)
+    with _evaluating(network):
         for x in rows.chunks(dtype):
             total += reconstruction_error(network, x).cpu().sum(dtype=torch.float64)
-        return float(total) / len(rows)
-    finally:
-        network.train(training)
+    return float(total) / len(rows)

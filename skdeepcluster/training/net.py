@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import math
+import signal
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -241,5 +242,6 @@ def _raised_on_purpose(error: BaseException) -> bool:
         traceback = traceback.tb_next
     if traceback is None:
         return False
-    code = traceback.tb_frame.f_code.co_code
-    return code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    code = traceback.tb_frame.f_code
+    handler = getattr(signal.getsignal(signal.SIGINT), "__code__", None)
+    return code is not handler and code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]

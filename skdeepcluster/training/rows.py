@@ -69,11 +69,11 @@ class Rows:
         self._X = X.view(np.uint8) if X.dtype == bool else X
         self._input_shape = input_shape
         self.device = device
-        # MPS has no float64.
-        wide = torch.float32 if device.type == "mps" else torch.float64
+        # MPS has no float64: there, batches are made on the CPU.
+        workshop = torch.device("cpu") if device.type == "mps" else device
         # Of one dimension: a tensor of none would not promote the batch to its own type.
-        self._mean = torch.tensor([scaling.mean], dtype=wide, device=device)
-        self._deviation = torch.tensor([scaling.deviation], dtype=wide, device=device)
+        self._mean = torch.tensor([scaling.mean], dtype=torch.float64, device=workshop)
+        self._deviation = torch.tensor([scaling.deviation], dtype=torch.float64, device=workshop)
         self._on_device: Tensor | None = None
         if device.type == "cuda" and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
             self._on_device = torch.tensor(self._X, device=device)
@@ -96,15 +96,15 @@ class Rows:
                 yield self._standardise(torch.from_numpy(self._X[rows].copy()), dtype)
 
     def mean(self) -> Tensor:
-        """Mean of the standardised rows, of shape input_shape, summed in float64."""
-        total = sum(x.sum(dim=0, dtype=self._mean.dtype) for x in self.chunks())
+        """Mean of the standardised rows, of shape input_shape, in float64 on the CPU."""
+        total = sum(x.cpu().sum(dim=0, dtype=torch.float64) for x in self.chunks())
         return torch.as_tensor(total) / len(self)
 
     def _standardise(self, batch: Tensor, dtype: torch.dtype) -> Tensor:
-        """Shift and scale a batch in the wide type, then cast it and give it its shape."""
-        batch = batch.to(self.device) - self._mean
+        """Shift and scale a batch in float64, then cast it and give it its shape."""
+        batch = batch.to(self._mean.device) - self._mean
         batch = torch.div(batch, self._deviation, out=torch.empty_like(batch, dtype=dtype))
-        return batch.view(-1, *self._input_shape)
+        return batch.view(-1, *self._input_shape).to(self.device)
 
 
 class Batches:
