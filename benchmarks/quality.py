@@ -26,7 +26,6 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from skdeepcluster import Autoencoder, SRKMeans, __version__, clustering_accuracy
 
 RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
-SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "seconds": "seconds"}
 
 
 def load(name, folder):
@@ -90,21 +89,20 @@ def run(X, y, image_shape, network, seed):
 
 
 def report(records):
-    """Markdown table: mean and standard deviation over the seeds."""
+    """Table for the guide: mean and standard deviation over the seeds."""
     groups = defaultdict(list)
     for r in records:
         groups[r["data"], r["network"], r["method"]].append(r)
-    print("| data | network | method | ACC | NMI | ARI | seconds | seeds | collapsed |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(".. csv-table::")
+    print("   :header: data, network, method, ACC, NMI, ARI, seconds, seeds, collapsed\n")
     for (data, network, method), runs in groups.items():
-        cells = []
-        for key in SCORES:
+        cells = [data, "" if method == "KMeans" else network, method]
+        for key in ("acc", "nmi", "ari", "seconds"):
             values = [r[key] for r in runs]
             digits = 1 if key == "seconds" else 3
             cells.append(f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}")
-        lost = sum(r["collapsed"] for r in runs)
-        shown = "" if method == "KMeans" else network
-        print(f"| {data} | {shown} | {method} | {' | '.join(cells)} | {len(runs)} | {lost} |")
+        cells += [str(len(runs)), str(sum(r["collapsed"] for r in runs))]
+        print("   " + ", ".join(cells))
 
 
 def main():

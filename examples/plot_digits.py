@@ -74,6 +74,7 @@ axes.scatter(*centers.T, c=np.arange(10), cmap="tab10", s=120, marker="X", edgec
 axes.set(title="Embedding, first two principal components", xticks=[], yticks=[])
 
 images = model.inverse_transform(model.cluster_centers_).reshape(10, 8, 8)
+images = np.pad(images, [(0, 0), (1, 1), (1, 1)])
 axes = figure.add_subplot(grid[0, 1])
 axes.imshow(np.block([list(images[:5]), list(images[5:])]), cmap="gray_r")
 axes.set(title="Prototypes, decoded", xticks=[], yticks=[])
