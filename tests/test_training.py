@@ -398,3 +398,13 @@ def test_a_built_in_network_given_as_module_keeps_its_weights(blobs):
     first = small_autoencoder(max_epochs=50).fit(X)
     second = small_autoencoder(module=first.module_, max_epochs=1, lr=1e-8).fit(X)
     np.testing.assert_allclose(second.transform(X), first.transform(X), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:lam=")
+def test_training_stops_before_a_cluster_is_gone(blobs):
+    """Above the merging threshold the prototypes meet, and all but one lose their samples."""
+    model = small_sr_kmeans(lam=1e6, max_epochs=30).fit(blobs[0])
+    assert model.stop_reason_ == "vanishing cluster"
+    assert not model.converged_
+    assert model.n_iter_ < 30
+    assert model.history_[-1]["smallest_cluster"] < 4
