@@ -46,7 +46,7 @@ from .objective import JointLoss, Objective
 from .training import ClusteringPhase, Trainer, encode
 
 # Optimiser steps of joint training that max_epochs="auto" aims at, and the epochs it keeps to.
-_AUTO_STEPS = 1_000
+_AUTO_STEPS = 2_000
 _AUTO_EPOCHS = (16, 100)
 
 

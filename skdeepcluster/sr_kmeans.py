@@ -159,7 +159,7 @@ class SRKMeans(DeepClusterer):
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
-        Epochs of joint training at most, warm-up included. "auto" aims at 1,000 optimiser steps,
+        Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
         in 16 to 100 epochs. The papers train up to 500 epochs for the warm-up and 500 after.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
@@ -197,8 +197,8 @@ class SRKMeans(DeepClusterer):
     converged_ : bool
         Whether training ended by ``tol``.
     stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
-        Why joint training ended. "vanishing cluster": a cluster had lost nine tenths of the samples
-        it started with. A larger ``n_components`` helps.
+        Why joint training ended. "vanishing cluster": a cluster had shrunk to a fiftieth of the
+        mean size, and to less than half of what it was. A larger ``n_components`` helps.
     history_ : list of dict
         Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also

@@ -14,9 +14,9 @@ from .rows import Rows
 # epochs for a new best; but the first epochs can agree best, before training has moved anything.
 _WINDOW = 5
 
-# Share of its initial samples below which a cluster counts as lost. What is left of it by then is
-# still a cluster; some epochs later it would be two or three samples.
-_VANISHING = 0.1
+# Share of the mean size below which a cluster is about to be lost: some epochs later it would be
+# two or three samples.
+_VANISHING = 0.02
 
 
 class ClusteringPhase:
@@ -25,8 +25,8 @@ class ClusteringPhase:
     Encodes all samples, lets the objective update its targets, and decides what comes next.
     The warm-up keeps the initial labels as targets. It is over once the model's own assignments
     have stopped to agree more and more with them, or have half of the epochs behind them.
-    Training has converged once no more than ``tol`` of the labels change in an epoch; it ends early
-    once a cluster has lost nine tenths of the samples it started with.
+    Training has converged once no more than ``tol`` of the labels change in an epoch; it ends
+    early once a cluster has shrunk to a fiftieth of the mean size, from more than twice that.
 
     Parameters
     ----------
@@ -64,6 +64,7 @@ class ClusteringPhase:
         self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
         self._agreements: list[float] = []
         self._initial_sizes = torch.bincount(labels)
+        self._vanishing = _VANISHING * len(labels) / len(self._initial_sizes)
 
     @torch.no_grad()
     def __call__(self) -> tuple[dict[str, float | str], str | None]:
@@ -83,7 +84,8 @@ class ClusteringPhase:
             "label_change": change,
             "smallest_cluster": int(sizes.min()),
         }
-        vanishing = sizes[: len(self._initial_sizes)] < _VANISHING * self._initial_sizes
+        sizes = sizes[: len(self._initial_sizes)]
+        vanishing = (sizes < self._vanishing) & (2 * sizes < self._initial_sizes)
         if vanishing.any():
             return record, "vanishing cluster"
         if warm:
