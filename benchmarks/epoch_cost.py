@@ -23,7 +23,7 @@ from skdeepcluster.objective import JointLoss
 from skdeepcluster.sr_kmeans import SoftKMeans
 from skdeepcluster.training import ClusteringPhase, Rows, Scaling, Trainer
 
-N_PAIRS = 11
+N_PAIRS = 9
 N_CLUSTERS, TEMPERATURE = 10, 0.01
 
 
@@ -127,7 +127,7 @@ def main():
     for joint in (False, True):
         phase = "joint" if joint else "pretraining"
         compare(f"{phase}, 64-64-10 on digits", digits, (64,), 20, joint)
-        compare(f"{phase}, 784-500-500-2000-10", images, (500, 500, 2000), 2, joint)
+        compare(f"{phase}, 784-500-500-2000-10", images, (500, 500, 2000), 1, joint)
 
 
 if __name__ == "__main__":
