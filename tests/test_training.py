@@ -1,6 +1,7 @@
 """Training control: callbacks, interruption, divergence, dead networks, history."""
 
 import copy
+import signal
 from functools import partial
 
 import numpy as np
@@ -92,8 +93,16 @@ def test_skorch_callbacks_work(blobs):
     assert losses[-1] == pytest.approx(losses[-2], rel=1e-3)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as at a terminal; a shell starts background jobs with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("phase", ["pretraining", "joint"])
-def test_ctrl_c_propagates_and_leaves_nothing_fitted(blobs, phase):
+def test_ctrl_c_propagates_and_leaves_nothing_fitted(blobs, ctrl_c, phase):
     X, _ = blobs
     autoencoder = small_autoencoder(callbacks=[Interrupt()] if phase == "pretraining" else None)
     model = small_sr_kmeans(autoencoder, callbacks=[Interrupt()] if phase == "joint" else None)
@@ -104,7 +113,7 @@ def test_ctrl_c_propagates_and_leaves_nothing_fitted(blobs, phase):
     assert not [name for name in vars(model) if name.endswith("_")]
 
 
-def test_failed_refit_forgets_the_old_fit(blobs):
+def test_failed_refit_forgets_the_old_fit(blobs, ctrl_c):
     X, _ = blobs
     model = small_sr_kmeans().fit(X)
     model.callbacks = [Interrupt()]
