@@ -197,8 +197,9 @@ class SRKMeans(DeepClusterer):
     converged_ : bool
         Whether training ended by ``tol``.
     stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
-        Why joint training ended. "vanishing cluster": a cluster had shrunk to a fiftieth of the
-        mean size, and to less than half of what it was. A larger ``n_components`` helps.
+        Why joint training ended. "vanishing cluster": a cluster shrank to a fiftieth of the mean
+        size, and to less than half of what it was; the last epoch was undone. A larger
+        ``n_components`` helps.
     history_ : list of dict
         Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also

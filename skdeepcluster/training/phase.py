@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..networks import Network
 from ..objective import Objective
@@ -25,8 +25,9 @@ class ClusteringPhase:
     Encodes all samples, lets the objective update its targets, and decides what comes next.
     The warm-up keeps the initial labels as targets. It is over once the model's own assignments
     have stopped to agree more and more with them, or have half of the epochs behind them.
-    Training has converged once no more than ``tol`` of the labels change in an epoch; it ends
-    early once a cluster has shrunk to a fiftieth of the mean size, from more than twice that.
+    Training has converged once no more than ``tol`` of the labels change in an epoch. It ends
+    early once a cluster has shrunk to a fiftieth of the mean size, from more than twice that, and
+    what the last epoch did is undone.
 
     Parameters
     ----------
@@ -64,6 +65,7 @@ class ClusteringPhase:
         self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
         self._agreements: list[float] = []
         self._initial_sizes = torch.bincount(labels)
+        self._healthy = self._snapshot()
         self._vanishing = _VANISHING * len(labels) / len(self._initial_sizes)
 
     @torch.no_grad()
@@ -87,7 +89,10 @@ class ClusteringPhase:
         sizes = sizes[: len(self._initial_sizes)]
         vanishing = (sizes < self._vanishing) & (2 * sizes < self._initial_sizes)
         if vanishing.any():
+            for module, state in zip(self._modules(), self._healthy, strict=True):
+                module.load_state_dict(state)
             return record, "vanishing cluster"
+        self._healthy = self._snapshot()
         if warm:
             self._watch_agreement(float((labels == self._initial).float().mean()))
             if self._epoch == self._warm_up_epochs:
@@ -95,6 +100,17 @@ class ClusteringPhase:
                 self._objective.e_step(z, self._epoch)
             return record, None
         return record, "tol" if change <= self._tol else None
+
+    def _modules(self) -> tuple[nn.Module, nn.Module]:
+        """What training changes."""
+        return self._network, self._objective
+
+    def _snapshot(self) -> list[dict[str, Tensor]]:
+        """Copies of the network's and the objective's state."""
+        return [
+            {name: value.clone() for name, value in module.state_dict().items()}
+            for module in self._modules()
+        ]
 
     def _watch_agreement(self, agreement: float) -> None:
         """End the warm-up once the agreement has stopped rising."""
