@@ -220,7 +220,10 @@ def test_weighted_mean_minimises_the_quadratic(seed, n, k, p, log_size):
     step = 10.0**log_size * rng.normal(size=(k, p))
     rise = quadratic(z, weights, best + step) - quadratic(z, weights, best)
     expected = (weights.sum(axis=0) * (step**2).sum(axis=1)).sum()
-    rounding = 100 * EPS * quadratic(z, weights, best + step)
+    # z - (best + step) is off by eps |z|, which its square multiplies by twice itself.
+    terms = quadratic(z, weights, best + step)
+    cancellation = weights.sum() * np.abs(z).max() * np.abs(step).max() * p
+    rounding = 100 * EPS * (terms + cancellation)
     assert rise >= -rounding
     np.testing.assert_allclose(rise, expected, rtol=1e-12, atol=rounding)
 
