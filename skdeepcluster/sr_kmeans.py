@@ -222,8 +222,8 @@ class SRKMeans(DeepClusterer):
     end: SR-K-means needs an embedding that is bounded, by a tanh. The network step measures it from
     the mean of all embeddings, :math:`-\|z_i - \bar z\|^2`: assignments do not change with a
     translation of the embedding, and what all prototypes have in common then does not push all
-    samples into the same corner (600 MNIST images ended in one cluster that way). With it the
-    network step maximises the scatter between clusters. ``objective_`` and ``score`` are the
+    samples into the same corner, all clusters in one. So the network step maximises the scatter
+    between clusters. ``objective_`` and ``score`` are the
     papers' function.
 
     Where a cluster is left without samples, after the warm-up or at the end, its prototype moves
