@@ -1,29 +1,43 @@
 """Clustering scores of the default calls, beside k-means, on real data.
 
     python benchmarks/quality.py --data digits usps pendigits --seeds 5 --data-home FOLDER
-    python benchmarks/quality.py --data mnist-test --network conv --seeds 1 --data-home FOLDER
+    python benchmarks/quality.py --data usps --methods SRKMeans MIADM --cache FOLDER
     python benchmarks/quality.py --report
 
-Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans" and "SRKMeans"
-both start from it. Labels are for the scores alone. Every run is appended as a line to
-``results/quality.jsonl``; runs that are there already (same data, network, method, seed and
-version) are skipped. The seconds of AE+KMeans and SRKMeans include the pretraining.
-FOLDER holds the data sets as ``NAME.npz`` with X and y; digits come with scikit-learn.
+Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans" and all methods
+start from it, but for "DKM_a", the annealed Deep k-Means, which trains from scratch. "MI-D" is
+MIADM(solver="direct"), "DEPICT-paper" has the paper's target instead of the official code's.
+Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
+that are there already (same data, network, method, seed and version) are skipped. Seconds include
+the pretraining where there is one. ``--cache`` keeps the pretrained networks for another time.
+``--data-home`` has the data sets as ``NAME.npz`` with X and y; digits come with scikit-learn.
 """
 
 import argparse
 import json
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
+import joblib
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from skdeepcluster import Autoencoder, SRKMeans, __version__, clustering_accuracy
+from skdeepcluster import (
+    DCN,
+    DEPICT,
+    IDEC,
+    MIADM,
+    Autoencoder,
+    DeepKMeans,
+    SRKMeans,
+    __version__,
+    clustering_accuracy,
+)
 
 RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
 
@@ -48,8 +62,42 @@ def timed(function):
     return result, time.perf_counter() - start
 
 
-def run(X, y, image_shape, network, seed):
-    """Fit all methods with one seed; yields a record for each."""
+METHODS = {
+    "SRKMeans": SRKMeans,
+    "MIADM": MIADM,
+    "MI-D": partial(MIADM, solver="direct"),
+    "DEPICT": DEPICT,
+    "DEPICT-paper": partial(DEPICT, target="depict"),
+    "DKM_p": DeepKMeans,
+    "DKM_a": partial(DeepKMeans, alpha="anneal"),
+    "DCN": DCN,
+    "IDEC": IDEC,
+}
+
+
+def pretrained(X, image_shape, seed, path):
+    """A fitted Autoencoder and its seconds, from the cache if they are there."""
+    if path is not None and path.exists():
+        return joblib.load(path)
+    autoencoder, seconds = timed(
+        lambda: Autoencoder(image_shape=image_shape, random_state=seed).fit(X)
+    )
+    if path is not None:
+        joblib.dump((autoencoder, seconds), path)
+    return autoencoder, seconds
+
+
+def error_share(autoencoder, X):
+    """Squared error of the reconstruction; 1 is what the mean image reaches."""
+    errors = [
+        np.square(autoencoder.inverse_transform(autoencoder.transform(part)) - part).sum()
+        for part in np.array_split(X, 1 + len(X) // 5000)
+    ]
+    return float(sum(errors) / (X.var(axis=0, dtype=np.float64).sum() * len(X)))
+
+
+def run(X, y, image_shape, seed, methods, path):
+    """Fit methods with one seed; yields a record for each."""
     k = len(np.unique(y))
 
     def record(method, labels, seconds, **more):
@@ -68,24 +116,22 @@ def run(X, y, image_shape, network, seed):
         }
 
     k_means = KMeans(k, n_init=10, random_state=seed)
-    yield record("KMeans", *timed(lambda: k_means.fit_predict(X)))
-
-    shape = image_shape if network == "conv" else None
-    autoencoder = Autoencoder(image_shape=shape, random_state=seed)
-    _, pretraining = timed(lambda: autoencoder.fit(X))
-    # Of the variance about each feature's own mean: 1 is what the mean image reaches.
-    errors = [
-        np.square(autoencoder.inverse_transform(autoencoder.transform(part)) - part).sum()
-        for part in np.array_split(X, 1 + len(X) // 5000)
-    ]
-    share = float(sum(errors) / (X.var(axis=0, dtype=np.float64).sum() * len(X)))
-
-    labels, seconds = timed(lambda: k_means.fit_predict(autoencoder.transform(X)))
-    yield record("AE+KMeans", labels, pretraining + seconds, error_share=share)
-
-    model = SRKMeans(k, autoencoder=FrozenEstimator(autoencoder), random_state=seed)
-    labels, seconds = timed(lambda: model.fit_predict(X))
-    yield record("SRKMeans", labels, pretraining + seconds, epochs=model.n_iter_)
+    autoencoder, pretraining = pretrained(X, image_shape, seed, path)
+    for method in methods:
+        if method == "KMeans":
+            yield record(method, *timed(lambda: k_means.fit_predict(X)))
+        elif method == "AE+KMeans":
+            labels, seconds = timed(lambda: k_means.fit_predict(autoencoder.transform(X)))
+            share = error_share(autoencoder, X)
+            yield record(method, labels, pretraining + seconds, error_share=share)
+        else:
+            scratch = method == "DKM_a"
+            network = None if scratch else FrozenEstimator(autoencoder)
+            model = METHODS[method](k, autoencoder=network, random_state=seed)
+            labels, seconds = timed(partial(model.fit_predict, X))
+            seconds += 0 if scratch else pretraining
+            why = {"epochs": model.n_iter_, "stop_reason": model.stop_reason_}
+            yield record(method, labels, seconds, **why)
 
 
 def report(records):
@@ -112,36 +158,36 @@ def main():
     parser.add_argument("--data", nargs="+", default=["digits"])
     parser.add_argument("--network", choices=["mlp", "conv"], default="mlp")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", default=["KMeans", "AE+KMeans", *METHODS])
     parser.add_argument("--data-home", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--cache", type=Path)
     parser.add_argument("--report", action="store_true")
     arguments = parser.parse_args()
 
-    records = (
-        [json.loads(line) for line in RESULTS.read_text().splitlines()]
-        if (RESULTS.exists())
-        else []
-    )
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    records = [json.loads(line) for line in lines]
     done = {(r["data"], r["network"], r["method"], r["seed"], r["version"]) for r in records}
-    if not arguments.report:
-        RESULTS.parent.mkdir(exist_ok=True)
-        for data in arguments.data:
-            X, y, image_shape = load(data, arguments.data_home)
-            for seed in range(arguments.seeds):
-                if (data, arguments.network, "SRKMeans", seed, __version__) in done:
-                    continue
-                for result in run(X, y, image_shape, arguments.network, seed):
-                    result = {
-                        "data": data,
-                        "network": arguments.network,
-                        "seed": seed,
-                        "augment": False,
-                        "version": __version__,
-                        **result,
-                    }
-                    records.append(result)
-                    print(json.dumps(result), flush=True)
-                    with RESULTS.open("a") as file:
-                        file.write(json.dumps(result) + "\n")
+    network = arguments.network
+    for data in [] if arguments.report else arguments.data:
+        X, y, image_shape = load(data, arguments.data_home)
+        shape = image_shape if network == "conv" else None
+        for seed in range(arguments.seeds):
+            key = {"data": data, "network": network, "seed": seed, "version": __version__}
+            methods = [
+                method
+                for method in arguments.methods
+                if (data, network, method, seed, __version__) not in done
+            ]
+            if not methods:
+                continue
+            path = arguments.cache and (
+                arguments.cache / f"{data}-{network}-{seed}-{__version__}.joblib"
+            )
+            for result in run(X, y, shape, seed, methods, path):
+                records.append({**key, "augment": False, **result})
+                print(json.dumps(records[-1]), flush=True)
+                with RESULTS.open("a") as file:
+                    file.write(json.dumps(records[-1]) + "\n")
     report([r for r in records if r["version"] == __version__])
 
 

@@ -2,7 +2,27 @@
 
 from ._version import __version__
 from .autoencoder import Autoencoder
-from .metrics import clustering_accuracy
+from .dcn import DCN
+from .deep_kmeans import DeepKMeans, annealing_schedule
+from .depict import DEPICT
+from .idec import IDEC
+from .metrics import clustering_accuracy, input_silhouette
+from .mi_adm import MIADM
+from .model_selection import SingleFit, scan_n_clusters
 from .sr_kmeans import SRKMeans
 
-__all__ = ["Autoencoder", "SRKMeans", "__version__", "clustering_accuracy"]
+__all__ = [
+    "DCN",
+    "DEPICT",
+    "IDEC",
+    "MIADM",
+    "Autoencoder",
+    "DeepKMeans",
+    "SRKMeans",
+    "SingleFit",
+    "__version__",
+    "annealing_schedule",
+    "clustering_accuracy",
+    "input_silhouette",
+    "scan_n_clusters",
+]

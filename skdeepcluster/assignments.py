@@ -94,6 +94,84 @@ def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
     return torch.where(mass > 0, sums / mass.clamp_min(torch.finfo(mass.dtype).tiny), fallback)
 
 
+def log_student_t(distances: Tensor) -> Tensor:
+    r"""Logarithm of :math:`p_{ik} \propto (1 + D_{ik})^{-1}`, Student's t with one degree of freedom.
+
+    The posterior of DEC and IDEC: its tails are heavy, so far samples still pull.
+
+    Parameters
+    ----------
+    distances : Tensor of shape (n, k)
+        Squared distances D.
+
+    Returns
+    -------
+    Tensor of shape (n, k)
+        Log-probabilities; the exponentials of a row sum to 1.
+    """
+    return torch.log_softmax(-torch.log1p(distances), dim=1)
+
+
+def logistic_form(prototypes: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    r"""The soft assignment of :func:`log_soft_assignment` as a logistic posterior.
+
+    :math:`\mathrm{softmax}_k(-\|z - \theta'_k\|^2 / T) = \mathrm{softmax}_k(\theta_k^\top z + b_k)`
+    with :math:`\theta_k = \frac2T \theta'_k` and :math:`b_k = -\frac1T \|\theta'_k\|^2`: equality
+    for every z, and the only pair up to one vector and one number that all clusters share (Jabi
+    et al. 2021, Proposition 2, without the approximations of its bias).
+
+    Parameters
+    ----------
+    prototypes : Tensor of shape (k, p)
+        Prototypes.
+    temperature : float
+        The temperature T.
+
+    Returns
+    -------
+    coef : Tensor of shape (k, p)
+        Weights :math:`\theta`, float64.
+    intercept : Tensor of shape (k,)
+        Biases b, float64.
+    """
+    prototypes = widen(prototypes)
+    return 2 / temperature * prototypes, -prototypes.square().sum(dim=1) / temperature
+
+
+def running_means(
+    z: Tensor, labels: Tensor, means: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Move means towards the samples assigned to them, each by one over its count so far.
+
+    One sample after the other that is :math:`c \leftarrow c + 1`,
+    :math:`m \leftarrow (1 - \frac1c) m + \frac1c z` (DCN); of a whole batch,
+    :math:`m_k \leftarrow (c_k m_k + \sum_{i \in k} z_i) / (c_k + n_k)` is exactly the same.
+
+    Parameters
+    ----------
+    z : Tensor of shape (b, p)
+        Embeddings of a batch.
+    labels : Tensor of shape (b,)
+        Their clusters.
+    means : Tensor of shape (k, p)
+        Means so far, float64.
+    counts : Tensor of shape (k,)
+        Samples that each mean stands for, float64.
+
+    Returns
+    -------
+    means : Tensor of shape (k, p)
+        New means; one without new samples is unchanged.
+    counts : Tensor of shape (k,)
+        New counts.
+    """
+    added = torch.zeros_like(counts).index_add(0, labels, torch.ones_like(labels).to(counts))
+    sums = torch.zeros_like(means).index_add(0, labels, z.to(means.dtype))
+    total = counts + added
+    moved = (counts[:, None] * means + sums) / total[:, None].clamp_min(1)
+    return torch.where(added[:, None] > 0, moved, means), total
+
+
 def reseed_empty(
     z: Tensor, prototypes: Tensor, movable: Tensor | None = None
 ) -> tuple[Tensor, int]:

@@ -393,15 +393,28 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return np.asarray(X).reshape(len(X), X.shape[1] * X.shape[2])
         return as_rows(X, self.image_shape_)[0]
 
-    def _fit(self, X: np.ndarray, image_shape: ImageShape | None, device: torch.device) -> None:
-        """Train on validated rows."""
+    def _fit(
+        self,
+        X: np.ndarray,
+        image_shape: ImageShape | None,
+        device: torch.device,
+        *,
+        untrained: bool = False,
+    ) -> None:
+        """Train on validated rows, or only get ready for training."""
         scaling = Scaling.of(X)
         self.mean_, self.scale_ = scaling.mean, scaling.deviation
         self.image_shape_ = image_shape
         rows = self._rows(X, device)
         lr = self.lr
         for seeds in np.reshape(draw_seeds(self.random_state, 3 * (1 + _RESTARTS)), (-1, 3)):
-            self._train(rows, lr, *seeds.tolist())
+            weight_seed, order_seed, noise_seed = seeds.tolist()
+            self._initialise(rows, weight_seed)
+            if untrained:
+                self.history_, self.n_iter_, self.stop_reason_ = [], 0, "max_epochs"
+                self.module_.eval()
+                break
+            self._train(rows, lr, order_seed, noise_seed)
             if not self._is_dead(rows):
                 break
             lr /= 10
@@ -412,13 +425,16 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 "Autoencoder, or another network."
             )
 
-    def _train(self, rows: Rows, lr: float, weight_seed: int, order_seed: int, noise_seed: int):
-        """Train a new network and keep it."""
+    def _initialise(self, rows: Rows, weight_seed: int) -> None:
+        """Make a new network."""
         built_in = self._architecture[0] in ("mlp", "conv")
         self.module_ = build(self._make_network, weight_seed, glorot=built_in)
         self._check_network(rows)
         if built_in and isinstance(self.module_, MirroredAutoencoder):
             self.module_.output_bias.data.copy_(rows.mean())
+
+    def _train(self, rows: Rows, lr: float, order_seed: int, noise_seed: int) -> None:
+        """Train the new network."""
         seed_noise(self.module_, noise_seed, rows.device)
         batch_size = auto_batch_size(self.batch_size, len(rows))
         trainer = Trainer(

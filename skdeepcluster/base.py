@@ -84,19 +84,37 @@ class DeepClusterer(
     random_state: int | np.random.RandomState | None
 
     @abstractmethod
-    def _start(self, z: Tensor, labels: Tensor) -> Objective:
-        """Make the objective and start it from embeddings and their initial labels."""
+    def _start(self, z: Tensor, labels: Tensor | None, seed: int, max_epochs: int) -> Objective:
+        """Make the objective and start it from embeddings and their initial labels.
 
+        Labels are None where the method starts from scratch.
+        """
+
+    # Typed loosely: each method keeps its own kind of objective.
     @abstractmethod
-    def _keep(self, objective: Objective, z: Tensor) -> int:
+    def _keep(self, objective: Any, z: Tensor) -> int:
         """Set the fitted attributes from the objective; says how many clusters were re-seeded."""
 
     @abstractmethod
     def _fitted_objective(self) -> Objective:
         """The objective as the fitted attributes describe it, on the CPU."""
 
-    def _check_autoencoder(self, autoencoder: Autoencoder) -> None:
-        """Refuse a network that the method cannot train; by default none."""
+    def _check_method(self, autoencoder: Autoencoder) -> None:
+        """Refuse what the method cannot train: a network, or parameters beyond their types."""
+
+    def _default_autoencoder(self) -> Autoencoder:
+        """What ``autoencoder=None`` stands for."""
+        return Autoencoder()
+
+    def _from_scratch(self) -> bool:
+        """Whether the method starts from an untrained network and without initial clustering."""
+        return False
+
+    def _joint_epochs(self, n_samples: int, batch_size: int) -> int:
+        """The number that ``max_epochs`` stands for."""
+        return auto_epochs(
+            self.max_epochs, n_samples, batch_size, steps=_AUTO_STEPS, bounds=_AUTO_EPOCHS
+        )
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> DeepClusterer:
@@ -214,12 +232,11 @@ class DeepClusterer(
         """
         check_is_fitted(self)
         X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
-        energy = self._fitted_objective().energy(self.autoencoder_._encode(X))
-        return -(energy + self.autoencoder_._reconstruction_error(X))
+        return -self._total_loss(self.autoencoder_._encode(X), X)
 
     def _check_fit(self, X: Any) -> tuple[np.ndarray, ImageShape | None, Autoencoder]:
         """Validate X and the network it goes through; the user's network is copied."""
-        given = Autoencoder() if self.autoencoder is None else self.autoencoder
+        given = self._given_autoencoder()
         if isinstance(given, FrozenEstimator):
             if not isinstance(given.estimator, Autoencoder):
                 raise ValueError(
@@ -238,10 +255,30 @@ class DeepClusterer(
             autoencoder.n_features_in_ = self.n_features_in_
             if hasattr(self, "feature_names_in_"):
                 autoencoder.feature_names_in_ = self.feature_names_in_
-        self._check_autoencoder(autoencoder)
+        self._check_method(autoencoder)
         if len(X) < self.n_clusters:
             raise ValueError(f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}.")
         return X, image_shape, autoencoder
+
+    def _given_autoencoder(self) -> Autoencoder | FrozenEstimator:
+        """The parameter, or its default."""
+        return self._default_autoencoder() if self.autoencoder is None else self.autoencoder
+
+    def _pretraining(self) -> Autoencoder | FrozenEstimator:
+        """The pretraining of a fit as an estimator of its own, or the network that needs none."""
+        given = self._given_autoencoder()
+        if isinstance(given, FrozenEstimator):
+            return given
+        return self._inherit(clone(given), draw_seeds(self.random_state, 4)[0])
+
+    def _inherit(self, autoencoder: Autoencoder, seed: int) -> Autoencoder:
+        """Set what is at its default there to what it is here."""
+        if autoencoder.random_state is None:
+            autoencoder.random_state = seed
+        if autoencoder.device == "auto":
+            autoencoder.device = self.device
+        autoencoder.verbose = autoencoder.verbose or self.verbose
+        return autoencoder
 
     def _check_init(self, n_samples: int) -> Any:
         """``init`` as labels where it is an array, else as it is."""
@@ -280,28 +317,28 @@ class DeepClusterer(
     ) -> DeepClusterer:
         """Run the phases on validated rows, then set the fitted attributes."""
         history: list[dict[str, Any]] = []
+        from_scratch = self._from_scratch()
         if not isinstance(self.autoencoder, FrozenEstimator):
-            # What is at its default there is inherited from here.
-            if autoencoder.random_state is None:
-                autoencoder.random_state = pretraining_seed
-            autoencoder.verbose = autoencoder.verbose or self.verbose
-            own = autoencoder.device
-            autoencoder._fit(X, image_shape, device if own == "auto" else check_device(own))
+            self._inherit(autoencoder, pretraining_seed)
+            device_of_pretraining = check_device(autoencoder.device)
+            autoencoder._fit(X, image_shape, device_of_pretraining, untrained=from_scratch)
             history += [dict(row) for row in autoencoder.history_]
         network = autoencoder.module_.to(device)
         rows = autoencoder._rows(X, device)
 
+        batch_size = auto_batch_size(self.batch_size, len(rows))
+        max_epochs = self._joint_epochs(len(rows), batch_size)
         z = encode(network, rows)
-        found = initial_labels(z.cpu().numpy(), init, self.n_clusters, self.n_init, init_seed)
-        labels = torch.from_numpy(found).to(device)
+        labels: Tensor | None = None
+        if not from_scratch:
+            found = initial_labels(z.cpu().numpy(), init, self.n_clusters, self.n_init, init_seed)
+            labels = torch.from_numpy(found).to(device)
         with torch.no_grad():
-            objective = self._start(z, labels).to(device)
+            objective = self._start(z, labels, init_seed, max_epochs).to(device)
+            if labels is None:
+                labels = objective.log_posterior(z).argmax(dim=1)
 
         seed_noise(network, noise_seed, device)
-        batch_size = auto_batch_size(self.batch_size, len(rows))
-        max_epochs = auto_epochs(
-            self.max_epochs, len(rows), batch_size, steps=_AUTO_STEPS, bounds=_AUTO_EPOCHS
-        )
         trainer = Trainer(
             JointLoss(network, objective),
             optimizer=self.optimizer,
@@ -311,7 +348,13 @@ class DeepClusterer(
             device=device,
             callbacks=self.callbacks,
             after_epoch=ClusteringPhase(
-                network, objective, rows, labels, tol=self.tol, max_epochs=max_epochs
+                network,
+                objective,
+                rows,
+                labels,
+                self.n_clusters,
+                tol=self.tol,
+                max_epochs=max_epochs,
             ),
             verbose=self.verbose,
         )
@@ -330,8 +373,7 @@ class DeepClusterer(
         self.history_ = [*history, *joint]
         self.labels_ = self._labels(embedding)
         autoencoder.reconstruction_error_ = autoencoder._reconstruction_error(X)
-        energy = self._fitted_objective().energy(embedding)
-        self.objective_ = energy + autoencoder.reconstruction_error_
+        self.objective_ = self._total_loss(embedding, X)
         n_found = len(np.unique(self.labels_))
         if n_found < self.n_clusters:
             warnings.warn(
@@ -348,6 +390,12 @@ class DeepClusterer(
         X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
         return self.autoencoder_._encode(X)
 
+    def _total_loss(self, z: Tensor, X: np.ndarray) -> float:
+        """Clustering loss and weighted reconstruction loss, per sample, without noise."""
+        objective = self._fitted_objective()
+        reconstruction = self.autoencoder_._reconstruction_error(X)
+        return objective.energy(z) + objective.reconstruction_weight * reconstruction
+
     def _labels(self, z: Tensor) -> np.ndarray:
         """Labels of embeddings."""
         return self._fitted_objective().log_posterior(z).argmax(dim=1).numpy().astype(np.int32)
@@ -356,3 +404,23 @@ class DeepClusterer(
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+class PosteriorMixin:
+    """``predict_proba``, for the methods whose assignments are soft."""
+
+    def predict_proba(self: Any, X: Any) -> np.ndarray:
+        """Probabilities of the clusters for each sample; the label is the most probable one.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or images
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+            Probabilities, float64; rows sum to 1. The formula is in the class's description.
+        """
+        z = self._encode(X)
+        return self._fitted_objective().log_posterior(z).exp().numpy()

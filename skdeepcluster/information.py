@@ -43,3 +43,47 @@ def mutual_information(p: Tensor) -> Tensor:
         Mutual information, in nats, between 0 and log k.
     """
     return entropy(p.mean(dim=0)) - entropy(p).mean()
+
+
+def kl_divergence(q: Tensor, log_p: Tensor) -> Tensor:
+    r"""Mean divergence of the rows, :math:`KL(Q \| P) = \frac1N \sum_{ik} q_{ik} \log
+    \frac{q_{ik}}{p_{ik}}`.
+
+    Parameters
+    ----------
+    q : Tensor of shape (n, k)
+        Targets.
+    log_p : Tensor of shape (n, k)
+        Logarithms of the posteriors.
+
+    Returns
+    -------
+    Tensor of shape ()
+        Divergence, in nats; infinite where p is 0 and q is not.
+    """
+    cross = torch.where(q > 0, q * log_p, 0.0)
+    return (torch.xlogy(q, q) - cross).sum(dim=1).mean()
+
+
+def mi_adm_bound(q: Tensor, log_p: Tensor) -> Tensor:
+    r"""The function A(P, Q) that MI-ADM maximises, a lower bound of I(Q).
+
+    .. math:: A(P, Q) = \frac1N \sum_{ik} q_{ik} \log p_{ik} - \sum_k \hat q_k \log \hat q_k
+              - KL(Q \| P) = I(Q) - 2\, KL(Q \| P)
+
+    It is tight at Q = P, where it is I(P). Half of its negative is DEPICT's objective with
+    :math:`\gamma = \tfrac12` plus half of the entropy of Q (Jabi et al. 2021, Proposition 1).
+
+    Parameters
+    ----------
+    q : Tensor of shape (n, k)
+        Targets.
+    log_p : Tensor of shape (n, k)
+        Logarithms of the posteriors.
+
+    Returns
+    -------
+    Tensor of shape ()
+        The bound, in nats.
+    """
+    return mutual_information(q) - 2 * kl_divergence(q, log_p)

@@ -1,12 +1,17 @@
-"""Scores of a clustering."""
+"""Scores of a clustering: with true classes, and without any labels."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import silhouette_score
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.utils import check_consistent_length, column_or_1d
+
+# Samples that the silhouette is taken of: its cost grows with their square.
+_SILHOUETTE_SAMPLES = 2_000
 
 
 def clustering_accuracy(y_true: Any, y_pred: Any) -> float:
@@ -47,3 +52,44 @@ def clustering_accuracy(y_true: Any, y_pred: Any) -> float:
     counts = contingency_matrix(y_true, y_pred)
     classes, clusters = linear_sum_assignment(counts, maximize=True)
     return float(counts[classes, clusters].sum() / len(y_true))
+
+
+def input_silhouette(estimator: Any, X: Any, y: Any = None) -> float:
+    """Silhouette of a fitted clusterer's labels in the space of its input; needs no classes.
+
+    For ``GridSearchCV(..., scoring=input_silhouette)``. The input is the same for all candidates
+    of a grid. In the embedding they do not compare: each has its own, and the silhouette there
+    (like every loss of the methods) is best for the one that has forced its data into points.
+
+    Parameters
+    ----------
+    estimator : object with ``predict``
+        A fitted clusterer, or a Pipeline that ends in one.
+    X : array-like of shape (n_samples, n_features), or images
+        What the estimator takes. Of more than 2,000 samples, 2,000 drawn once and for all are
+        looked at.
+    y : Ignored
+        Present for scikit-learn's sake.
+
+    Returns
+    -------
+    float
+        Mean silhouette between -1 and 1; higher is better. -1 where all samples are in one
+        cluster, or every one in its own.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> from sklearn.datasets import load_iris
+    >>> from skdeepcluster import input_silhouette
+    >>> X = load_iris().data
+    >>> round(input_silhouette(KMeans(2, n_init=1, random_state=0).fit(X), X), 2)
+    0.68
+    """
+    labels = np.asarray(estimator.predict(X))
+    rows = np.asarray(X).reshape(len(labels), -1)
+    some = np.random.RandomState(0).permutation(len(labels))[:_SILHOUETTE_SAMPLES]
+    n_found = len(np.unique(labels[some]))
+    if not 1 < n_found < len(some):
+        return -1.0
+    return float(silhouette_score(rows[some], labels[some]))

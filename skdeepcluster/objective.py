@@ -15,12 +15,19 @@ class Objective(nn.Module, ABC):
     """The four functions in which the methods differ.
 
     The loop calls ``start`` once with the initial clustering; then, per epoch, ``loss`` on every
-    minibatch and ``e_step`` on the clean embedding of all samples. Trainable parts are
-    parameters of the module. Full-data work runs without gradients, in float64 where it sums.
+    minibatch, ``after_step`` after it, and ``e_step`` on the clean embedding of all samples.
+    Trainable parts are parameters of the module. Full-data work runs without gradients, in
+    float64 where it sums.
     """
 
     #: Whether the first epochs keep the initial labels as hard targets.
     warm_up = False
+
+    #: Whether ``after_step`` does anything: it costs a clean pass of the batch.
+    online = False
+
+    #: Weight of the mean squared error over features; their number makes it the sum over them.
+    reconstruction_weight = 1.0
 
     @abstractmethod
     def start(self, z: Tensor, labels: Tensor) -> None:
@@ -49,6 +56,13 @@ class Objective(nn.Module, ABC):
     def loss(self, z: Tensor, index: Tensor) -> Tensor:
         """Clustering loss of a batch: embeddings (b, p) and the samples' indices (b,)."""
 
+    def after_step(self, z: Tensor, index: Tensor) -> None:
+        """Update prototypes from a batch that was encoded anew after the step on it."""
+
+    def is_settled(self, epoch: int) -> bool:
+        """Whether training may end after this epoch: not while a schedule still runs."""
+        return True
+
     @abstractmethod
     def log_posterior(self, z: Tensor) -> Tensor:
         """Log-probabilities (n, k) of the clusters; the label is their argmax."""
@@ -75,15 +89,25 @@ class JointLoss(nn.Module):
         self.objective = objective
 
     def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Reconstruction loss and clustering loss (None without objective) of a batch."""
+        """Reconstruction loss, weighted, and clustering loss (None in pretraining) of a batch."""
         z, terms = reconstruct(self.network, x)
         # The first term, the input's, has weight 1.
         (_, target, output), *hidden = terms
         reconstruction = F.mse_loss(output, target)
         for weight, target, output in hidden:
             reconstruction = reconstruction + weight * F.mse_loss(output, target)
-        clustering = None if self.objective is None else self.objective.loss(z, index)
-        return reconstruction, clustering
+        if self.objective is None:
+            return reconstruction, None
+        return self.objective.reconstruction_weight * reconstruction, self.objective.loss(z, index)
+
+    @torch.no_grad()
+    def after_step(self, x: Tensor, index: Tensor) -> None:
+        """Show the batch to the objective once more, with the new weights and without noise."""
+        if self.objective is not None and self.objective.online:
+            self.network.eval()
+            z = self.network.encode(x)
+            self.network.train()
+            self.objective.after_step(z, index)
 
 
 def reconstruction_error(network: Network, x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -14,9 +14,16 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from torch.nn import functional as F
 
-from .assignments import log_soft_assignment, reseed_empty, squared_distances, weighted_means, widen
+from .assignments import (
+    log_soft_assignment,
+    logistic_form,
+    reseed_empty,
+    squared_distances,
+    weighted_means,
+    widen,
+)
 from .autoencoder import Autoencoder
-from .base import DeepClusterer
+from .base import DeepClusterer, PosteriorMixin
 from .information import mutual_information
 from .objective import Objective
 
@@ -115,7 +122,7 @@ class SoftKMeans(Objective):
         self._offsets = (widen(targets) @ norms).float()
 
 
-class SRKMeans(DeepClusterer):
+class SRKMeans(PosteriorMixin, DeepClusterer):
     r"""Soft regularised k-means on the embedding of an autoencoder (SR-K-means).
 
     Jabi et al. (2021) show that clustering by a logistic posterior with maximal mutual information
@@ -188,6 +195,10 @@ class SRKMeans(DeepClusterer):
         Label of each sample, int32; equal to ``predict(X)``.
     cluster_centers_ : ndarray of shape (n_clusters, n_components)
         Prototypes, in the embedding. ``inverse_transform(cluster_centers_)`` shows them as data.
+    coef_ : ndarray of shape (n_clusters, n_components)
+    intercept_ : ndarray of shape (n_clusters,)
+        The same posterior in logistic form (Proposition 2): ``predict_proba(X)`` is
+        ``softmax(transform(X) @ coef_.T + intercept_, axis=1)``.
     autoencoder_ : Autoencoder
         The network after joint training; ``autoencoder_.module_`` is the torch module.
     objective_ : float
@@ -293,25 +304,7 @@ class SRKMeans(DeepClusterer):
         self.verbose = verbose
         self.random_state = random_state
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        r"""Soft assignments of samples to clusters.
-
-        :math:`q_{ik} = \mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / (\lambda K))`
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or images
-            Samples.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_clusters)
-            Probabilities, float64; rows sum to 1.
-        """
-        z = self._encode(X)
-        return self._fitted_objective().log_posterior(z).exp().numpy()
-
-    def _check_autoencoder(self, autoencoder: Autoencoder) -> None:
+    def _check_method(self, autoencoder: Autoencoder) -> None:
         if not autoencoder._is_bounded():
             raise ValueError(
                 "SRKMeans needs a bounded embedding: its loss is linear in the embedding, which "
@@ -319,7 +312,7 @@ class SRKMeans(DeepClusterer):
                 "module of your own a tanh at the end of encode() and an attribute bounded=True."
             )
 
-    def _start(self, z: Tensor, labels: Tensor) -> Objective:
+    def _start(self, z: Tensor, labels: Tensor | None, seed: int, max_epochs: int) -> Objective:
         if self.n_clusters > 1:
             centred = widen(z) - widen(z).mean(dim=0)
             # The largest eigenvalue of the covariance.
@@ -335,7 +328,7 @@ class SRKMeans(DeepClusterer):
                 )
         prototypes = widen(z).mean(dim=0).repeat(self.n_clusters, 1)
         objective = SoftKMeans(self.lam * self.n_clusters, prototypes, centred=True)
-        objective.start(z, labels)
+        objective.start(z, cast(Tensor, labels))
         return objective
 
     def _keep(self, objective: Any, z: Tensor) -> int:
@@ -343,6 +336,8 @@ class SRKMeans(DeepClusterer):
         self.cluster_centers_ = prototypes.numpy()
         # lam and n_clusters may be set anew after the fit.
         self._temperature = self.lam * self.n_clusters
+        coef, intercept = logistic_form(prototypes, self._temperature)
+        self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
         return n_reseeded
 
     def _fitted_objective(self) -> SoftKMeans:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits, make_blobs
 
-from skdeepcluster import Autoencoder, SRKMeans
+from skdeepcluster import DCN, DEPICT, IDEC, MIADM, Autoencoder, DeepKMeans, SRKMeans
+
+METHODS = [SRKMeans, MIADM, DEPICT, DeepKMeans, DCN, IDEC]
 
 # At home every run tries new examples; a submission is judged by the same ones each time.
 hypothesis.settings.register_profile("ci", derandomize=True)
@@ -51,9 +53,14 @@ def small_autoencoder(**parameters):
     return Autoencoder(**{**defaults, **parameters})
 
 
-def small_sr_kmeans(autoencoder=None, **parameters):
-    """An SRKMeans that trains in a moment."""
+def small(method, autoencoder=None, **parameters):
+    """A clusterer that trains in a moment."""
     if autoencoder is None:
         autoencoder = small_autoencoder()
     defaults = {"n_clusters": 3, "n_init": 1, "max_epochs": 4, "random_state": 0}
-    return SRKMeans(autoencoder=autoencoder, **{**defaults, **parameters})
+    return method(autoencoder=autoencoder, **{**defaults, **parameters})
+
+
+def small_sr_kmeans(autoencoder=None, **parameters):
+    """An SRKMeans that trains in a moment."""
+    return small(SRKMeans, autoencoder, **parameters)

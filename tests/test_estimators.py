@@ -23,10 +23,10 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from skdeepcluster import Autoencoder, SRKMeans
+from skdeepcluster import DCN, DEPICT, IDEC, MIADM, Autoencoder, DeepKMeans, SRKMeans
 from skdeepcluster.networks import conv_autoencoder
 
-from .conftest import small_autoencoder, small_sr_kmeans
+from .conftest import METHODS, small, small_autoencoder, small_sr_kmeans
 
 
 class PlainModule(torch.nn.Module):
@@ -78,6 +78,20 @@ ESTIMATORS = {
     ),
     "sr-kmeans-init": small_sr_kmeans(init=KMeans(n_init=1), lam=0.05),
     "sr-kmeans-wide": small_sr_kmeans(small_autoencoder(hidden_layer_sizes=(30, 7), noise=0.1)),
+    "mi-adm": small(MIADM),
+    "mi-adm-exact": small(MIADM, target="exact", lam=0.0),
+    "mi-d": small(MIADM, solver="direct"),
+    "depict": small(DEPICT),
+    "depict-paper": small(DEPICT, target="depict", gamma=0.5),
+    "deep-k-means": small(DeepKMeans),
+    "deep-k-means-unbounded": small(
+        DeepKMeans, small_autoencoder(embedding_activation="identity"), alpha=[1.0, 10.0]
+    ),
+    "deep-k-means-annealed": small(DeepKMeans, alpha="anneal", max_epochs=60, lam=0.1),
+    "dcn": small(DCN),
+    "dcn-without-count": small(DCN, init_count=0),
+    "idec": small(IDEC),
+    "dec": small(IDEC, reconstruct=False),
 }
 
 
@@ -86,7 +100,9 @@ def test_sklearn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("name", ["autoencoder", "sr-kmeans"])
+@pytest.mark.parametrize(
+    "name", ["autoencoder", "sr-kmeans", "mi-adm", "depict", "deep-k-means", "dcn", "idec"]
+)
 @pytest.mark.parametrize(
     "check",
     [
@@ -119,43 +135,62 @@ def test_conv_network_behind_flat_rows(image_shape, blobs):
     assert model.inverse_transform(model.cluster_centers_).shape == (3, 8)
 
 
-def test_one_cluster(blobs):
+@pytest.mark.parametrize("method", METHODS)
+def test_one_cluster(blobs, method):
     X, _ = blobs
-    model = small_sr_kmeans(n_clusters=1).fit(X)
+    model = small(method, n_clusters=1).fit(X)
     assert set(model.labels_) == {0}
-    np.testing.assert_array_equal(model.predict_proba(X), np.ones((len(X), 1)))
+    if method is not DCN:
+        np.testing.assert_array_equal(model.predict_proba(X), np.ones((len(X), 1)))
     assert np.isfinite(model.score(X))
 
 
-def test_feature_names_out(blobs):
-    model = small_sr_kmeans().fit(blobs[0])
-    assert list(model.get_feature_names_out()) == ["srkmeans0", "srkmeans1"]
+@pytest.mark.parametrize("method", METHODS)
+def test_feature_names_out(blobs, method):
+    model = small(method).fit(blobs[0])
+    name = method.__name__.lower()
+    assert list(model.get_feature_names_out()) == [f"{name}0", f"{name}1"]
 
 
-def test_pipeline_as_last_and_as_middle_step(blobs):
+@pytest.mark.parametrize("method", METHODS)
+def test_pipeline_as_last_and_as_middle_step(blobs, method):
     X, _ = blobs
-    last = make_pipeline(StandardScaler(), small_sr_kmeans())
+    last = make_pipeline(StandardScaler(), small(method))
     labels = last.fit_predict(X)
     np.testing.assert_array_equal(last.predict(X), labels)
-    assert last.predict_proba(X).shape == (len(X), 3)
+    # Hard assignments have no probabilities.
+    assert hasattr(last, "predict_proba") == (method is not DCN)
+    if method is not DCN:
+        assert last.predict_proba(X).shape == (len(X), 3)
 
-    middle = make_pipeline(small_sr_kmeans(), KMeans(3, n_init=1, random_state=0))
+    middle = make_pipeline(small(method), KMeans(3, n_init=1, random_state=0))
     assert middle.fit_predict(X).shape == (len(X),)
 
     columns = ColumnTransformer([("embed", small_autoencoder(), [0, 1, 2])])
     assert columns.fit_transform(X).shape == (len(X), 2)
 
 
+LOSS_GRIDS = {
+    SRKMeans: {"lam": [1e-4, 1e-3]},
+    MIADM: {"lam": [0.0, 1e-2]},
+    DEPICT: {"gamma": [0.5, 1.0]},
+    DeepKMeans: {"lam": [0.1], "alpha": [10.0, "anneal"]},
+    DCN: {"lam": [0.1, 1.0]},
+    IDEC: {"lam": [0.1, 1.0]},
+}
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_grid_search_reaches_the_loss_and_the_network(blobs, n_jobs):
+@pytest.mark.parametrize("method", METHODS)
+def test_grid_search_reaches_the_loss_and_the_network(blobs, method, n_jobs):
     X, y = blobs
     grid = {
-        "lam": [1e-4, 1e-3],
+        **LOSS_GRIDS[method],
         "autoencoder__n_components": [2, 3],
         "autoencoder__hidden_layer_sizes": [(8,), (8, 4)],
     }
     search = GridSearchCV(
-        small_sr_kmeans(), grid, cv=2, scoring="adjusted_rand_score", n_jobs=n_jobs
+        small(method), grid, cv=2, scoring="adjusted_rand_score", n_jobs=n_jobs
     ).fit(X, y)
     assert len(search.cv_results_["params"]) == 8
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
@@ -163,8 +198,9 @@ def test_grid_search_reaches_the_loss_and_the_network(blobs, n_jobs):
     assert best.cluster_centers_.shape == (3, search.best_params_["autoencoder__n_components"])
 
 
-def test_grid_search_without_scoring_uses_score(blobs):
-    search = GridSearchCV(small_sr_kmeans(), {"lr": [1e-3, 1e-2]}, cv=2).fit(blobs[0])
+@pytest.mark.parametrize("method", METHODS)
+def test_grid_search_without_scoring_uses_score(blobs, method):
+    search = GridSearchCV(small(method), {"lr": [1e-3, 1e-2]}, cv=2).fit(blobs[0])
     assert np.isfinite(search.best_score_)
 
 

@@ -190,6 +190,7 @@ class Trainer(NeuralNet):
             training=True,
         )
         self.optimizer_.step()
+        self.module_.after_step(*batch)
         if self.schedule_ is not None:
             self.schedule_.step()
         return reconstruction.detach(), None if clustering is None else clustering.detach()

@@ -27,7 +27,7 @@ class ClusteringPhase:
     have stopped to agree more and more with them, or have half of the epochs behind them.
     Training has converged once no more than ``tol`` of the labels change in an epoch. It ends
     early once a cluster has shrunk to a fiftieth of the mean size, from more than twice that, and
-    what the last epoch did is undone.
+    what the last epoch did is undone. Neither happens before the objective has settled.
 
     Parameters
     ----------
@@ -39,6 +39,8 @@ class ClusteringPhase:
         All samples.
     labels : Tensor of shape (n,)
         Initial labels.
+    n_clusters : int
+        Number of clusters.
     tol : float
         Share of labels.
     max_epochs : int
@@ -51,6 +53,7 @@ class ClusteringPhase:
         objective: Objective,
         rows: Rows,
         labels: Tensor,
+        n_clusters: int,
         *,
         tol: float,
         max_epochs: int,
@@ -64,9 +67,9 @@ class ClusteringPhase:
         self._epoch = 0
         self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
         self._agreements: list[float] = []
-        self._initial_sizes = torch.bincount(labels)
+        self._initial_sizes = torch.bincount(labels, minlength=n_clusters)
         self._healthy = self._snapshot()
-        self._vanishing = _VANISHING * len(labels) / len(self._initial_sizes)
+        self._vanishing = _VANISHING * len(labels) / n_clusters
 
     @torch.no_grad()
     def __call__(self) -> tuple[dict[str, float | str], str | None]:
@@ -86,7 +89,10 @@ class ClusteringPhase:
             "label_change": change,
             "smallest_cluster": int(sizes.min()),
         }
-        sizes = sizes[: len(self._initial_sizes)]
+        if not self._objective.is_settled(self._epoch - 1):
+            self._initial_sizes = sizes
+            self._healthy = self._snapshot()
+            return record, None
         vanishing = (sizes < self._vanishing) & (2 * sizes < self._initial_sizes)
         if vanishing.any():
             for module, state in zip(self._modules(), self._healthy, strict=True):
@@ -97,7 +103,8 @@ class ClusteringPhase:
             self._watch_agreement(float((labels == self._initial).float().mean()))
             if self._epoch == self._warm_up_epochs:
                 # The next epoch has the method's own targets.
-                self._objective.e_step(z, self._epoch)
+                update = self._objective.e_step(z, self._epoch)
+                record["n_reseeded"] = numbers.get("n_reseeded", 0) + update.get("n_reseeded", 0)
             return record, None
         return record, "tol" if change <= self._tol else None
 

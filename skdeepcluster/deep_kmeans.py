@@ -1,0 +1,380 @@
+"""Deep k-Means (DKM): k-means made differentiable, trained jointly with the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .assignments import (
+    log_soft_assignment,
+    logistic_form,
+    reseed_empty,
+    squared_distances,
+    weighted_means,
+    widen,
+)
+from .autoencoder import Autoencoder, auto_epochs
+from .base import DeepClusterer, PosteriorMixin
+from .information import mutual_information
+from .objective import Objective
+
+# Optimiser steps that annealing aims at with max_epochs="auto", and the epochs it keeps to.
+_ANNEALING_STEPS = 8_000
+_ANNEALING_EPOCHS = (40, 200)
+
+
+def annealing_schedule(n_values: int = 40) -> np.ndarray:
+    r"""Inverse temperatures of the annealed Deep k-Means (DKM_a).
+
+    :math:`\alpha_1 = 0.1` and :math:`\alpha_n = 2^{1 / \ln(n)^2} \alpha_{n-1}`: steep at first, then
+    ever slower, up to 28.13 for the paper's 40 values.
+
+    Parameters
+    ----------
+    n_values : int, default=40
+        Number of values.
+
+    Returns
+    -------
+    ndarray of shape (n_values,)
+        Values of alpha, increasing.
+
+    Examples
+    --------
+    >>> from skdeepcluster import annealing_schedule
+    >>> annealing_schedule()[[0, 1, -1]].round(4)
+    array([ 0.1   ,  0.4232, 28.1326])
+    """
+    n = np.arange(2, n_values + 1)
+    return 0.1 * np.cumprod([1.0, *np.exp2(1 / np.log(n) ** 2)])
+
+
+class DifferentiableKMeans(Objective):
+    r"""The loss :math:`\lambda \sum_k \|z - r_k\|^2 G_k`, with :math:`G = \mathrm{softmax}(-\alpha D)`.
+
+    Parameters
+    ----------
+    prototypes : Tensor of shape (k, p)
+        Prototypes r, trained by gradient.
+    alphas : ndarray
+        Inverse temperatures, for equal spans of the epochs.
+    lam : float
+        Weight of the loss.
+    n_features : int
+        Number of features, over which the reconstruction loss is a sum.
+    max_epochs : int
+        Epochs that the values of alpha are spread over.
+    """
+
+    def __init__(
+        self,
+        prototypes: Tensor,
+        alphas: np.ndarray,
+        *,
+        lam: float,
+        n_features: int,
+        max_epochs: int = 1,
+    ):
+        super().__init__()
+        self.prototypes = nn.Parameter(prototypes)
+        self.alphas = alphas
+        self.lam = lam
+        self.reconstruction_weight = float(n_features)
+        self.max_epochs = max_epochs
+        self.alpha = self._alpha_of(0)
+
+    def start(self, z: Tensor, labels: Tensor) -> None:
+        """Prototypes are the means of the initial clusters."""
+        hard = F.one_hot(labels, len(self.prototypes))
+        self.prototypes.data.copy_(weighted_means(z, hard, fallback=widen(self.prototypes.data)))
+
+    def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
+        """The next alpha; prototypes move by gradients alone, but for those without samples."""
+        posterior = self.log_posterior(z).exp()
+        n_reseeded = 0
+        # No gradient reaches a prototype whose G is 0 for all samples.
+        lost = posterior.sum(dim=0) < 0.5
+        if lost.any():
+            moved, n_reseeded = reseed_empty(z, self.prototypes.data, movable=lost)
+            self.prototypes.data.copy_(moved)
+            posterior = self.log_posterior(z).exp()
+        numbers: dict[str, float] = {
+            "objective": self.energy(z),
+            "mutual_information": float(mutual_information(posterior)),
+            "alpha": self.alpha,
+            "n_reseeded": n_reseeded,
+        }
+        self.alpha = self._alpha_of(epoch + 1)
+        return numbers
+
+    def loss(self, z: Tensor, index: Tensor) -> Tensor:
+        r"""Batch mean of :math:`\lambda \sum_k D_{ik} G_{ik}`; gradients flow through G as well."""
+        distances = (z[:, None] - self.prototypes).square().sum(dim=2)
+        weights = torch.softmax(-self.alpha * distances, dim=1)
+        return self.lam * (distances * weights).sum(dim=1).mean()
+
+    def is_settled(self, epoch: int) -> bool:
+        """Once alpha has its last value."""
+        return self._alpha_of(epoch) == self.alphas[-1]
+
+    def log_posterior(self, z: Tensor) -> Tensor:
+        r"""Logarithm of G, :math:`\mathrm{softmax}_k(-\alpha \|z_i - r_k\|^2)`, in float64."""
+        return log_soft_assignment(squared_distances(z, self.prototypes.detach()), 1 / self.alpha)
+
+    def energy(self, z: Tensor) -> float:
+        r"""Mean of :math:`\lambda \sum_k D_{ik} G_{ik}`."""
+        distances = squared_distances(z, self.prototypes.detach())
+        weights = log_soft_assignment(distances, 1 / self.alpha).exp()
+        return self.lam * float((distances * weights).sum(dim=1).mean())
+
+    def _alpha_of(self, epoch: int) -> float:
+        """Value of alpha in an epoch; the last epoch has the last value."""
+        epoch = min(epoch, self.max_epochs - 1)
+        return float(self.alphas[((epoch + 1) * len(self.alphas) - 1) // self.max_epochs])
+
+
+class DeepKMeans(PosteriorMixin, DeepClusterer):
+    r"""K-means made differentiable, trained jointly with the network (Deep k-Means, DKM).
+
+    Network and prototypes r minimise together, by gradients alone,
+
+    .. math:: \frac1N \sum_i \Big[ \|x_i - \hat x_i\|^2 + \lambda \sum_k \|z_i - r_k\|^2 \,
+              G_k(z_i) \Big], \qquad
+              G_k(z) = \frac{\exp(-\alpha \|z - r_k\|^2)}{\sum_j \exp(-\alpha \|z - r_j\|^2)}
+
+    (Moradi Fard et al. 2020, eq. 4 to 6; sums over features and over the embedding). For
+    :math:`\alpha \to \infty` G is the nearest prototype's indicator and the loss that of k-means;
+    for :math:`\alpha \to 0` all prototypes are the mean. The gradient flows through G as well.
+
+    Parameter ``alpha`` tells the paper's two variants apart. A number (DKM_p) pretrains the network, clusters
+    its embedding and starts from the means. ``"anneal"`` (DKM_a) starts from scratch, with an
+    untrained network and random prototypes, and hardens G by an increasing schedule.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters K.
+    lam : float, default=1.0
+        The :math:`\lambda`: weight of clustering beside reconstruction. The papers' pixels are in
+        [0, 1]; the input here is divided by its standard deviation :math:`\sigma`, which divides
+        the sum of squares by :math:`\sigma^2`. So the paper's value divided by the variance
+        of the pixels, over all of them, is lam here: about 10 times the paper's for MNIST.
+    alpha : "anneal", float or array-like, default=1000
+        The :math:`\alpha`, an inverse temperature. "anneal" takes the 40 values of
+        :func:`annealing_schedule`, from 0.1 to 28.13, spread evenly over ``max_epochs``, without
+        pretraining and from random prototypes; an ``Autoencoder`` then only tells the
+        architecture, and a frozen fitted one is where it starts, from the initial clustering.
+        A float is constant, an array is spread over the epochs; both pretrain. It scales with the
+        embedding's inverse square, which a tanh fixes.
+    autoencoder : Autoencoder, FrozenEstimator or None, default=None
+        The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
+        Autoencoder skips the pretraining and starts from a copy of its weights. None is
+        ``Autoencoder()``. Its random_state, device and verbose are inherited from here where
+        they are at their defaults there.
+    init : {"auto", "graph", "k-means"}, clusterer, or array-like of shape (n_samples,), \
+            default="auto"
+        The initial clustering of the embedding, on which the result depends more than on
+        anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
+        which finds dense regions of any form (official code of the papers clusters a graph as
+        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
+        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
+        random_state where it has none. Or labels.
+    n_init : int, default=10
+        Restarts of the initial k-means, for "graph" and "k-means".
+    max_epochs : "auto" or int, default="auto"
+        Epochs of joint training at most. "auto" aims at 2,000 optimiser steps, in 16 to 100 epochs;
+        with ``alpha="anneal"`` at 8,000, in 40 to 200. The paper trains 100 epochs, or 200 with
+        annealing.
+    tol : float, default=1e-3
+        Joint training has converged once no more than this share of the labels changes in an epoch.
+    batch_size : "auto" or int, default="auto"
+        Rows a step. "auto" is a tenth of the data, from 32 to 256; the papers use 100 or 256.
+    lr : float, default=1e-3
+        Learning rate of joint training.
+    optimizer : str or callable, default="Adam"
+        Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
+        the scale of the loss; plain SGD does.
+    device : str or torch.device, default="auto"
+        "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    callbacks : list of skorch callbacks or None, default=None
+        They run in joint training.
+    verbose : int, default=0
+        Whether to print a table row per epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed of pretraining, initial clustering and joint training, each with a random stream of
+        its own. The same int gives the same result, bit by bit, on the same CPU with the same
+        number of threads, and the same minibatches for every method. No global random state is
+        used or changed: None draws a seed from the operating system.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        Label of each sample, int32; equal to ``predict(X)``.
+    cluster_centers_ : ndarray of shape (n_clusters, n_components)
+        Prototypes r, in the embedding. ``inverse_transform(cluster_centers_)`` shows them as data.
+    coef_ : ndarray of shape (n_clusters, n_components)
+    intercept_ : ndarray of shape (n_clusters,)
+        G in logistic form: ``predict_proba(X)`` is
+        ``softmax(transform(X) @ coef_.T + intercept_, axis=1)``.
+    autoencoder_ : Autoencoder
+        The network after joint training; ``autoencoder_.module_`` is the torch module.
+    objective_ : float
+        The function above on the training data at the end, without noise.
+    n_iter_ : int
+        Number of joint epochs.
+    converged_ : bool
+        Whether training ended by ``tol``.
+    stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
+        Why joint training ended. "vanishing cluster": a cluster shrank to a fiftieth of the mean
+        size, and to less than half of what it was; the last epoch was undone.
+    history_ : list of dict
+        Per epoch: ``phase`` ("pretraining", "joint"), epoch, train_loss, train_loss_best
+        (whether it is the lowest so far), dur (seconds); of joint training also
+        reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
+        part, on all samples), mutual_information (of G), alpha,
+        label_change (share), smallest_cluster (samples), n_reseeded (empty clusters that got a
+        new prototype).
+    n_features_in_ : int
+        Number of features; channels * height * width for images.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where X has string names.
+
+    See Also
+    --------
+    DCN : Hard assignments and running means instead of gradients.
+    SRKMeans : The same posterior at alpha = 1 / (lam * n_clusters), with the entropy in the loss.
+
+    Notes
+    -----
+    The paper's network is ``Autoencoder(n_components=K, hidden_layer_sizes=(500, 500, 2000),
+    embedding_activation="identity", noise=0)``; it trains with Adam at 1e-3 in batches of 256. The
+    loss falls with alpha and is at most :math:`\log(K) / \alpha` above that of k-means on z.
+
+    An annealed fit does not stop by ``tol`` before alpha has its last value. @NOTE@
+
+    References
+    ----------
+    M. Moradi Fard, T. Thonet, E. Gaussier, "Deep k-Means: Jointly clustering with k-Means and
+    learning representations", Pattern Recognition Letters 138, 2020.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skdeepcluster import DeepKMeans
+    >>> X = load_iris().data
+    >>> model = DeepKMeans(n_clusters=3, max_epochs=10, random_state=0).fit(X)
+    >>> model.predict(X[:5]).shape
+    (5,)
+    >>> model.predict_proba(X[:5]).shape
+    (5, 3)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **DeepClusterer._parameter_constraints,
+        "lam": [Interval(Real, 0, None, closed="left")],
+        "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"anneal"}), "array-like"],
+    }
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        lam: float = 1.0,
+        alpha: Any = 1000.0,
+        autoencoder: Autoencoder | FrozenEstimator | None = None,
+        init: Any = "auto",
+        n_init: int = 10,
+        max_epochs: str | int = "auto",
+        tol: float = 1e-3,
+        batch_size: str | int = "auto",
+        lr: float = 1e-3,
+        optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        device: str | torch.device = "auto",
+        callbacks: Sequence[Any] | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ):
+        self.n_clusters = n_clusters
+        self.lam = lam
+        self.alpha = alpha
+        self.autoencoder = autoencoder
+        self.init = init
+        self.n_init = n_init
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.batch_size = batch_size
+        self.lr = lr
+        self.optimizer = optimizer
+        self.device = device
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def _check_method(self, autoencoder: Autoencoder) -> None:
+        alphas = self._alphas()
+        if alphas.ndim != 1 or not len(alphas) or not (np.isfinite(alphas) & (alphas > 0)).all():
+            raise ValueError(
+                f"alpha={self.alpha!r} must be 'anneal', a positive number, or a one-dimensional "
+                "sequence of positive numbers."
+            )
+
+    def _alphas(self) -> np.ndarray:
+        """The schedule."""
+        if isinstance(self.alpha, str):
+            return annealing_schedule()
+        return np.array(self.alpha, dtype=np.float64, ndmin=1)
+
+    def _from_scratch(self) -> bool:
+        annealed = isinstance(self.alpha, str)
+        return annealed and not isinstance(self.autoencoder, FrozenEstimator)
+
+    def _joint_epochs(self, n_samples: int, batch_size: int) -> int:
+        if not isinstance(self.alpha, str):
+            return super()._joint_epochs(n_samples, batch_size)
+        return auto_epochs(
+            self.max_epochs,
+            n_samples,
+            batch_size,
+            steps=_ANNEALING_STEPS,
+            bounds=_ANNEALING_EPOCHS,
+        )
+
+    def _start(self, z: Tensor, labels: Tensor | None, seed: int, max_epochs: int) -> Objective:
+        # As in the official code; tanh embeddings lie in that cube.
+        prototypes = torch.empty(self.n_clusters, z.shape[1])
+        prototypes.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
+        objective = DifferentiableKMeans(
+            prototypes.to(z.device),
+            self._alphas(),
+            lam=self.lam,
+            n_features=self.n_features_in_,
+            max_epochs=max_epochs,
+        )
+        if labels is not None:
+            objective.start(z, labels)
+        return objective
+
+    def _keep(self, objective: Any, z: Tensor) -> int:
+        prototypes, n_reseeded = reseed_empty(z, objective.prototypes.detach().cpu().double())
+        self.cluster_centers_ = prototypes.numpy()
+        # lam and alpha may be set anew after the fit.
+        self._fitted_lam, self._fitted_alpha = objective.lam, objective.alpha
+        coef, intercept = logistic_form(prototypes, 1 / self._fitted_alpha)
+        self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
+        return n_reseeded
+
+    def _fitted_objective(self) -> DifferentiableKMeans:
+        return DifferentiableKMeans(
+            torch.tensor(self.cluster_centers_),
+            np.array([self._fitted_alpha]),
+            lam=self._fitted_lam,
+            n_features=self.n_features_in_,
+        )

@@ -1,0 +1,129 @@
+"""What MI-ADM and DEPICT share: a logistic posterior on the embedding, trained towards targets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .assignments import logistic_form, reseed_empty, squared_distances, weighted_means, widen
+from .base import DeepClusterer, PosteriorMixin
+from .information import mutual_information
+from .objective import Objective
+
+
+class LogisticObjective(Objective):
+    r"""Cross-entropy of the posterior :math:`p_{ik} = \mathrm{softmax}_k(\theta_k^\top z_i + b_k)`.
+
+    Targets are a function of the posteriors of all samples, made anew after every epoch, and
+    constants in between.
+
+    Parameters
+    ----------
+    coef : Tensor of shape (k, p)
+        Weights :math:`\theta`.
+    intercept : Tensor of shape (k,)
+        Biases b.
+    """
+
+    warm_up = True
+
+    def __init__(self, coef: Tensor, intercept: Tensor):
+        super().__init__()
+        self.coef = nn.Parameter(coef)
+        self.intercept = nn.Parameter(intercept)
+
+    def start(self, z: Tensor, labels: Tensor) -> None:
+        r"""Take the softest posterior whose labels are those of the nearest cluster mean.
+
+        Its temperature is twice the mean squared distance of a sample to its mean: sharper, the
+        weights would be larger than the steps of training can change.
+        """
+        hard = F.one_hot(labels, len(self.coef))
+        means = weighted_means(z, hard, fallback=widen(z).mean(dim=0).repeat(len(self.coef), 1))
+        spread = float((widen(z) - means[labels]).square().sum(dim=1).mean())
+        coef, intercept = logistic_form(means, 2 * spread or 1.0)
+        self.coef.data.copy_(coef)
+        self.intercept.data.copy_(intercept)
+        self._targets = hard.to(z.dtype)
+
+    def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
+        """Targets from the posteriors of all samples."""
+        log_p = self.log_posterior(z)
+        targets = self._target(log_p)
+        numbers = {
+            "objective": self._value(log_p, targets),
+            "mutual_information": float(mutual_information(log_p.exp())),
+        }
+        if labels is None:
+            self._set_targets(targets, log_p)
+        return numbers
+
+    def loss(self, z: Tensor, index: Tensor) -> Tensor:
+        """Mean cross-entropy of the batch, from its targets to its posteriors."""
+        log_p = torch.log_softmax(z @ self.coef.T + self.intercept, dim=1)
+        return -(self._targets[index] * log_p).sum(dim=1).mean()
+
+    @torch.no_grad()
+    def log_posterior(self, z: Tensor) -> Tensor:
+        r"""Logarithm of :math:`\mathrm{softmax}_k(\theta_k^\top z_i + b_k)`, in float64."""
+        return torch.log_softmax(widen(z) @ widen(self.coef.T) + widen(self.intercept), dim=1)
+
+    def energy(self, z: Tensor) -> float:
+        """The method's objective at the targets that the posteriors of z imply."""
+        log_p = self.log_posterior(z)
+        return self._value(log_p, self._target(log_p))
+
+    def _set_targets(self, targets: Tensor, log_p: Tensor) -> None:
+        """Keep the targets for the next epoch."""
+        self._targets = targets.float()
+
+    @abstractmethod
+    def _target(self, log_p: Tensor) -> Tensor:
+        """Targets (n, k) of the posteriors of all samples."""
+
+    @abstractmethod
+    def _value(self, log_p: Tensor, targets: Tensor) -> float:
+        """The method's objective, without reconstruction."""
+
+
+class LogisticClusterer(PosteriorMixin, DeepClusterer):
+    """A clusterer with a logistic posterior; a method adds its objective and parameters."""
+
+    _objective: ClassVar[type[LogisticObjective]]
+
+    @abstractmethod
+    def _options(self) -> dict[str, Any]:
+        """The parameters of the objective."""
+
+    def _start(self, z: Tensor, labels: Tensor | None, seed: int, max_epochs: int) -> Objective:
+        coef, intercept = z.new_zeros(self.n_clusters, z.shape[1]), z.new_zeros(self.n_clusters)
+        objective = self._objective(coef, intercept, **self._options())
+        objective.start(z, cast(Tensor, labels))
+        return objective
+
+    def _keep(self, objective: Any, z: Tensor) -> int:
+        coef, intercept = (t.detach().cpu().double() for t in (objective.coef, objective.intercept))
+        # Parameters may be set anew after the fit.
+        self._fitted_options = self._options()
+        n_reseeded = 0
+        posterior = torch.softmax(z.double() @ coef.T + intercept, dim=1)
+        overall = z.double().mean(dim=0).repeat(self.n_clusters, 1)
+        centers = weighted_means(z, posterior, fallback=overall)
+        sizes = torch.bincount(posterior.argmax(dim=1), minlength=self.n_clusters)
+        if sizes.min() == 0:
+            # A hyperplane cannot be moved to a sample without others that follow it: where a
+            # cluster was lost, the nearest prototype decides.
+            centers, n_reseeded = reseed_empty(z, centers)
+            spread = float(squared_distances(z, centers).min(dim=1).values.mean())
+            coef, intercept = logistic_form(centers, 2 * spread or 1.0)
+        self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
+        self.cluster_centers_ = centers.numpy()
+        return n_reseeded
+
+    def _fitted_objective(self) -> LogisticObjective:
+        coef, intercept = torch.tensor(self.coef_), torch.tensor(self.intercept_)
+        return self._objective(coef, intercept, **self._fitted_options)

@@ -1,0 +1,357 @@
+"""What all methods share, and what the attributes of each say."""
+
+import pickle
+
+import numpy as np
+import pytest
+import skops.io
+import torch
+from scipy.special import softmax, xlogy
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from skorch.callbacks import Callback
+
+from skdeepcluster import DCN, DEPICT, IDEC, MIADM, Autoencoder, DeepKMeans, SRKMeans, base
+from skdeepcluster.training import Trainer
+
+from .conftest import METHODS, small, small_autoencoder
+
+VARIANTS = {
+    "SRKMeans": (SRKMeans, {}),
+    "MIADM": (MIADM, {"lam": 0.01}),
+    "MIADM-exact": (MIADM, {"target": "exact"}),
+    "MI-D": (MIADM, {"solver": "direct", "lam": 0.01}),
+    "DEPICT": (DEPICT, {}),
+    "DEPICT-paper": (DEPICT, {"target": "depict", "gamma": 0.5}),
+    "DKM_p": (DeepKMeans, {"alpha": 3.0}),
+    "DKM_a": (DeepKMeans, {"alpha": "anneal"}),
+    "DCN": (DCN, {}),
+    "IDEC": (IDEC, {}),
+    "DEC": (IDEC, {"reconstruct": False}),
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def fitted(request, blobs):
+    method, parameters = VARIANTS[request.param]
+    return small(method, **parameters).fit(blobs[0])
+
+
+def information(p):
+    """Mutual information of posteriors (n, k)."""
+    sizes = p.mean(axis=0)
+    return xlogy(p, p).sum() / len(p) - xlogy(sizes, sizes).sum()
+
+
+def divergence(q, p):
+    """Mean KL(Q || P) of the rows."""
+    return (xlogy(q, q) - xlogy(q, p)).sum() / len(q)
+
+
+def normalised(q):
+    return q / q.sum(axis=1, keepdims=True)
+
+
+def clustering_loss(model, X):
+    """The objective of the class's description without reconstruction, from public attributes."""
+    Z = model.transform(X)
+    D = np.square(Z[:, None] - model.cluster_centers_).sum(axis=2)
+    if isinstance(model, SRKMeans):
+        T = model.lam * model.n_clusters
+        q = softmax(-D / T, axis=1)
+        return ((q * D).sum() / T + xlogy(q, q).sum() - np.square(Z).sum() / T) / len(X)
+    if isinstance(model, DCN):
+        return model.lam / 2 * D.min(axis=1).mean()
+    if isinstance(model, DeepKMeans):
+        return model.lam * (D * model.predict_proba(X)).sum(axis=1).mean()
+    p = model.predict_proba(X)
+    if isinstance(model, IDEC):
+        return model.lam * divergence(normalised(p**2 / p.sum(axis=0)), p)
+    if isinstance(model, DEPICT):
+        power = model.gamma / (1 + model.gamma)
+        q = p**2 / p.sum(axis=0) if model.target == "dec" else p / p.sum(axis=0) ** power
+        q = normalised(q)
+        sizes = q.mean(axis=0)
+        return divergence(q, p) + model.gamma * xlogy(sizes, sizes).sum()
+    penalty = model.lam * np.square(model.coef_).sum()
+    if model.solver == "direct":
+        return penalty - information(p)
+    q = normalised(p**2 / np.sqrt((p**2).sum(axis=0)))
+    if model.target == "exact":
+        for _ in range(200):  # the damped fixed point
+            sizes = np.sqrt(q.mean(axis=0) * normalised(p**2 / q.mean(axis=0)).mean(axis=0))
+            q = normalised(p**2 / sizes)
+    return (penalty - information(q) + 2 * divergence(q, p)) / 2
+
+
+def test_objective_from_public_attributes(fitted, blobs):
+    X, _ = blobs
+    weight = {DeepKMeans: 8.0, DCN: 8.0}.get(type(fitted), 1.0)
+    if not getattr(fitted, "reconstruct", True):
+        weight = 0.0
+    expected = clustering_loss(fitted, X) + weight * fitted.autoencoder_.reconstruction_error_
+    assert fitted.objective_ == pytest.approx(expected, rel=1e-7)
+    assert fitted.score(X) == -fitted.objective_
+
+
+def test_labels_posterior_and_prediction_agree(fitted, blobs):
+    X, _ = blobs
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    assert fitted.labels_.dtype == np.int32
+    if isinstance(fitted, DCN):
+        with pytest.raises(AttributeError):
+            fitted.predict_proba(X)
+        return
+    p = fitted.predict_proba(X)
+    np.testing.assert_array_equal(p.argmax(axis=1), fitted.labels_)
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+    np.testing.assert_allclose(fitted.predict_proba(X[:5]), p[:5], rtol=1e-7)
+
+
+def test_history_and_how_training_ended(fitted):
+    joint = [row for row in fitted.history_ if row["phase"] != "pretraining"]
+    assert len(joint) == fitted.n_iter_ <= 4
+    for row in joint:
+        total = row["reconstruction_loss"] + row["clustering_loss"]
+        assert row["train_loss"] == pytest.approx(total, rel=1e-12)
+        assert np.isfinite(row["objective"])
+        assert 0 <= row["label_change"] <= 1
+        if not isinstance(fitted, DCN):
+            assert 0 <= row["mutual_information"] <= np.log(3)
+    plain = (int, float, str, bool)
+    assert all(type(value) in plain for row in fitted.history_ for value in row.values())
+    assert fitted.converged_ == (fitted.stop_reason_ == "tol")
+
+
+def test_logistic_form_of_the_posterior(fitted, blobs):
+    """Proposition 2 on fitted models: prototypes at a temperature are weights and biases."""
+    if isinstance(fitted, DCN | IDEC):
+        assert not hasattr(fitted, "coef_")
+        return
+    X, _ = blobs
+    logits = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    np.testing.assert_allclose(
+        softmax(logits, axis=1), fitted.predict_proba(X), rtol=1e-6, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("method", [MIADM, DEPICT])
+def test_centers_of_a_logistic_posterior_are_its_weighted_means(blobs, method):
+    X, _ = blobs
+    model = small(method).fit(X)
+    p = model.predict_proba(X)
+    means = p.T @ model.transform(X) / p.sum(axis=0)[:, None]
+    np.testing.assert_allclose(model.cluster_centers_, means, rtol=1e-9)
+
+
+def test_parameters_set_after_the_fit_change_nothing(blobs):
+    X, _ = blobs
+    changes = {
+        SRKMeans: {"lam": 5.0},
+        MIADM: {"lam": 5.0, "solver": "direct", "target": "exact"},
+        DEPICT: {"gamma": 5.0, "target": "depict"},
+        DeepKMeans: {"lam": 5.0, "alpha": 0.5},
+        DCN: {"lam": 5.0, "init_count": 3},
+        IDEC: {"lam": 5.0, "reconstruct": False},
+    }
+    for method, parameters in changes.items():
+        model = small(method).fit(X)
+        before = model.score(X), model.predict(X)
+        model.set_params(n_clusters=9, **parameters)
+        assert model.score(X) == before[0], method
+        np.testing.assert_array_equal(model.predict(X), before[1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+def test_same_numbers_of_any_type_same_training(small_images, method, dtype):
+    counts = small_images[0].reshape(300, 64)
+    reference = small(method).fit(counts.astype(np.float64))
+    model = small(method).fit(counts.astype(dtype))
+    assert model.history_[-1]["train_loss"] == reference.history_[-1]["train_loss"]
+    assert np.mean(model.labels_ != reference.labels_) <= 0.005
+    np.testing.assert_array_equal(model.predict(counts.astype(dtype)), model.labels_)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_blobs_are_found(blobs, name):
+    X, y = blobs
+    method, parameters = VARIANTS[name]
+    if name == "DKM_p":
+        parameters = {}
+    model = method(3, random_state=0, **parameters).fit(X)
+    assert adjusted_rand_score(y, model.labels_) > 0.97
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_saved_and_opened(blobs, name):
+    X, _ = blobs
+    method, parameters = VARIANTS[name]
+    model = small(method, **parameters).fit(X)
+    saved = skops.io.dumps(model)
+    untrusted = skops.io.get_untrusted_types(data=saved)
+    for opened in (
+        pickle.loads(pickle.dumps(model)),
+        skops.io.loads(saved, trusted=untrusted),
+    ):
+        np.testing.assert_array_equal(opened.predict(X), model.labels_)
+        assert opened.score(X) == model.score(X)
+        assert opened.history_ == model.history_
+        np.testing.assert_array_equal(opened.fit(X).labels_, model.labels_)
+
+
+@pytest.mark.filterwarnings("ignore:Only .* clusters have samples")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_degenerate_data_stays_finite(name):
+    method, parameters = VARIANTS[name]
+    few = np.repeat(np.eye(4), 10, axis=0)
+    with pytest.warns(ConvergenceWarning, match="4 distinct rows"):
+        model = small(method, n_clusters=6, **parameters).fit(few)
+    assert np.isfinite(model.cluster_centers_).all()
+    assert len(np.unique(model.labels_)) <= 4
+    np.testing.assert_array_equal(model.predict(few), model.labels_)
+    assert np.isfinite(model.score(few))
+
+    constant = np.full((30, 4), 7.0)
+    with pytest.warns(ConvergenceWarning, match="1 distinct rows"):
+        model = small(method, n_clusters=2, **parameters).fit(constant)
+    assert np.isfinite(model.cluster_centers_).all()
+    assert np.isfinite(model.score(constant))
+
+    one = small(method, n_clusters=1, **parameters).fit([[1.0, 2.0, 3.0]])
+    assert one.labels_.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("k", [2, 11, 24])
+def test_no_empty_cluster_up_to_a_fifth_of_the_samples(blobs, name, k):
+    method, parameters = VARIANTS[name]
+    model = small(method, n_clusters=k, tol=0, **parameters).fit(blobs[0])
+    assert np.bincount(model.labels_, minlength=k).min() >= 1
+    np.testing.assert_array_equal(model.predict(blobs[0]), model.labels_)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "message"),
+    [
+        (MIADM, {"solver": "adam"}, "solver"),
+        (MIADM, {"target": "dec"}, "target"),
+        (MIADM, {"lam": -1e-3}, "lam"),
+        (DEPICT, {"gamma": -0.5}, "gamma"),
+        (DEPICT, {"gamma": np.nan}, "gamma"),
+        (DEPICT, {"target": "exact"}, "target"),
+        (DeepKMeans, {"lam": -1.0}, "lam"),
+        (DeepKMeans, {"alpha": "annealed"}, "alpha"),
+        (DeepKMeans, {"alpha": 0}, "alpha"),
+        (DeepKMeans, {"alpha": [1.0, -2.0]}, "alpha=.* positive numbers"),
+        (DeepKMeans, {"alpha": []}, "alpha=.* positive numbers"),
+        (DeepKMeans, {"alpha": [[1.0]]}, "alpha=.* positive numbers"),
+        (DeepKMeans, {"alpha": [1.0, np.inf]}, "alpha=.* positive numbers"),
+        (DCN, {"init_count": -1}, "init_count"),
+        (DCN, {"lam": -1.0}, "lam"),
+        (IDEC, {"lam": -0.1}, "lam"),
+        (IDEC, {"reconstruct": "no"}, "reconstruct"),
+    ],
+)
+def test_unfit_parameters_are_refused_before_training(
+    monkeypatch, blobs, method, parameters, message
+):
+    def train(*args, **kwargs):
+        raise AssertionError("training was paid for before the parameter was refused")
+
+    monkeypatch.setattr(Trainer, "train", train)
+    model = method(3, **parameters)
+    with pytest.raises(ValueError, match=message):
+        model.fit(blobs[0])
+    with pytest.raises(NotFittedError):
+        model.predict(blobs[0])
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m is not SRKMeans])
+def test_an_unbounded_embedding_is_welcome(blobs, method):
+    X, y = blobs
+    autoencoder = small_autoencoder(embedding_activation="identity", max_epochs=30)
+    model = small(method, autoencoder, max_epochs=10).fit(X)
+    assert adjusted_rand_score(y, model.labels_) > 0.9
+
+
+class RecordBatches(Callback):
+    """Keeps the sample indices of every batch."""
+
+    def __init__(self):
+        self.batches = []
+
+    def on_batch_begin(self, net, batch, training, **kwargs):
+        self.batches.append(batch[1].tolist())
+
+
+def test_fair_comparison_same_network_labels_and_minibatches(blobs, monkeypatch):
+    """One pretrained network, one initial clustering, one order of the minibatches for all."""
+    X, _ = blobs
+    autoencoder = small_autoencoder().fit(X)
+    labels, orders = [], []
+    initial_labels = base.initial_labels
+
+    def recorded(*args):
+        labels.append(initial_labels(*args))
+        return labels[-1]
+
+    monkeypatch.setattr(base, "initial_labels", recorded)
+    for method in METHODS:
+        record = RecordBatches()
+        small(method, FrozenEstimator(autoencoder), callbacks=[record], tol=0).fit(X)
+        orders.append(record.batches)
+    assert len(labels) == len(METHODS)
+    for method, own, order in zip(METHODS, labels, orders, strict=True):
+        np.testing.assert_array_equal(own, labels[0], err_msg=method.__name__)
+        # Four batches an epoch, and two epochs that no method ends before.
+        assert order[:8] == orders[0][:8], method.__name__
+        assert sorted(i for batch in order[:4] for i in batch) == list(range(120))
+        assert order[:4] != order[4:8]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_global_random_states_are_untouched(blobs, name):
+    method, parameters = VARIANTS[name]
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    small(method, small_autoencoder(random_state=None), random_state=None, **parameters).fit(
+        blobs[0]
+    )
+    assert torch.equal(torch.get_rng_state(), before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_same_seed_same_bits(blobs, name):
+    X, _ = blobs
+    method, parameters = VARIANTS[name]
+    first, second = (
+        small(method, small_autoencoder(noise=0.2, random_state=None), **parameters).fit(X)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first.transform(X), second.transform(X))
+    np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
+
+
+@pytest.fixture(scope="module")
+def digits_autoencoder(digits):
+    return Autoencoder(random_state=0).fit(digits[0])
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "DKM_a"])
+def test_digits_above_k_means_on_the_same_embedding(digits, digits_autoencoder, name):
+    """Real images from one pretrained network: no method loses what k-means finds there."""
+    X, y = digits
+    method, parameters = VARIANTS[name]
+    if name == "DKM_p":
+        parameters = {}
+    model = method(
+        10, autoencoder=FrozenEstimator(digits_autoencoder), random_state=0, **parameters
+    )
+    k_means = KMeans(10, n_init=10, random_state=0).fit_predict(digits_autoencoder.transform(X))
+    nmi = normalized_mutual_info_score
+    labels = model.fit_predict(X)
+    assert nmi(y, labels) > nmi(y, k_means)
+    assert np.bincount(labels).min() > 18  # a tenth of the mean size
