@@ -95,9 +95,10 @@ def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
 
 
 def log_student_t(distances: Tensor) -> Tensor:
-    r"""Logarithm of :math:`p_{ik} \propto (1 + D_{ik})^{-1}`, Student's t with one degree of freedom.
+    r"""Logarithm of :math:`p_{ik} \propto (1 + D_{ik})^{-1}`.
 
-    The posterior of DEC and IDEC: its tails are heavy, so far samples still pull.
+    The posterior of DEC and IDEC, by Student's t with one degree of freedom: its tails are heavy,
+    so far samples still pull.
 
     Parameters
     ----------

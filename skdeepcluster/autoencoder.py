@@ -411,8 +411,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             weight_seed, order_seed, noise_seed = seeds.tolist()
             self._initialise(rows, weight_seed)
             if untrained:
-                self.history_, self.n_iter_, self.stop_reason_ = [], 0, "max_epochs"
-                self.module_.eval()
+                self._close("max_epochs", [])
                 break
             self._train(rows, lr, order_seed, noise_seed)
             if not self._is_dead(rows):
@@ -451,10 +450,14 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         max_epochs = auto_epochs(
             self.max_epochs, len(rows), batch_size, steps=_AUTO_STEPS, bounds=_AUTO_EPOCHS
         )
-        self.stop_reason_ = trainer.train(rows, max_epochs)
+        self._close(trainer.train(rows, max_epochs), trainer.rows_of_history())
+
+    def _close(self, stop_reason: str, history: list[dict[str, float]]) -> None:
+        """Set what tells how training went."""
         self.module_.eval()
-        self.history_ = [{"phase": "pretraining", **row} for row in trainer.rows_of_history()]
-        self.n_iter_ = len(self.history_)
+        self.stop_reason_ = stop_reason
+        self.history_ = [{"phase": "pretraining", **row} for row in history]
+        self.n_iter_ = len(history)
 
     def _architecture_for(
         self, n_features: int, image_shape: ImageShape | None

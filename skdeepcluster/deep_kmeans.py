@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,15 +27,19 @@ from .information import mutual_information
 from .objective import Objective
 
 # Optimiser steps that annealing aims at with max_epochs="auto", and the epochs it keeps to.
-_ANNEALING_STEPS = 8_000
-_ANNEALING_EPOCHS = (40, 200)
+_ANNEALING_STEPS = 6_000
+_ANNEALING_EPOCHS = (40, 400)
+
+# Values of lam="auto": pretrained, and annealed from scratch, where a larger one pulls the
+# embedding into a point before the network has learned anything.
+_AUTO_LAM = (1.0, 0.1)
 
 
 def annealing_schedule(n_values: int = 40) -> np.ndarray:
     r"""Inverse temperatures of the annealed Deep k-Means (DKM_a).
 
-    :math:`\alpha_1 = 0.1` and :math:`\alpha_n = 2^{1 / \ln(n)^2} \alpha_{n-1}`: steep at first, then
-    ever slower, up to 28.13 for the paper's 40 values.
+    :math:`\alpha_1 = 0.1` and :math:`\alpha_n = 2^{1 / \ln(n)^2} \alpha_{n-1}`: steep at first,
+    then ever slower, up to 28.13 for the paper's 40 values.
 
     Parameters
     ----------
@@ -58,7 +62,9 @@ def annealing_schedule(n_values: int = 40) -> np.ndarray:
 
 
 class DifferentiableKMeans(Objective):
-    r"""The loss :math:`\lambda \sum_k \|z - r_k\|^2 G_k`, with :math:`G = \mathrm{softmax}(-\alpha D)`.
+    r"""The loss :math:`\lambda \sum_k D_k G_k`, with :math:`G = \mathrm{softmax}(-\alpha D)`.
+
+    D are the squared distances of an embedding to the prototypes.
 
     Parameters
     ----------
@@ -154,16 +160,17 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     :math:`\alpha \to \infty` G is the nearest prototype's indicator and the loss that of k-means;
     for :math:`\alpha \to 0` all prototypes are the mean. The gradient flows through G as well.
 
-    Parameter ``alpha`` tells the paper's two variants apart. A number (DKM_p) pretrains the network, clusters
-    its embedding and starts from the means. ``"anneal"`` (DKM_a) starts from scratch, with an
-    untrained network and random prototypes, and hardens G by an increasing schedule.
+    ``alpha`` tells the paper's two variants apart. A number (DKM_p) pretrains the network,
+    clusters its embedding and starts from the means. "anneal" (DKM_a) starts from scratch, with
+    an untrained network and random prototypes, and hardens G by an increasing schedule.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Number of clusters K.
-    lam : float, default=1.0
-        The :math:`\lambda`: weight of clustering beside reconstruction. The papers' pixels are in
+    lam : "auto" or float, default="auto"
+        The :math:`\lambda`: weight of clustering beside reconstruction. "auto" is 1, and 0.1 for
+        annealing from scratch. The paper chooses it per data set; its pixels are in
         [0, 1]; the input here is divided by its standard deviation :math:`\sigma`, which divides
         the sum of squares by :math:`\sigma^2`. So the paper's value divided by the variance
         of the pixels, over all of them, is lam here: about 10 times the paper's for MNIST.
@@ -171,7 +178,8 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         The :math:`\alpha`, an inverse temperature. "anneal" takes the 40 values of
         :func:`annealing_schedule`, from 0.1 to 28.13, spread evenly over ``max_epochs``, without
         pretraining and from random prototypes; an ``Autoencoder`` then only tells the
-        architecture, and a frozen fitted one is where it starts, from the initial clustering.
+        architecture (None is one of 10 components: random prototypes in more of them miss the
+        data), and a frozen fitted one is where it starts, from the initial clustering.
         A float is constant, an array is spread over the epochs; both pretrain. It scales with the
         embedding's inverse square, which a tanh fixes.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
@@ -191,7 +199,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
         Epochs of joint training at most. "auto" aims at 2,000 optimiser steps, in 16 to 100 epochs;
-        with ``alpha="anneal"`` at 8,000, in 40 to 200. The paper trains 100 epochs, or 200 with
+        with ``alpha="anneal"`` at 6,000, in 40 to 400. The paper trains 100 epochs, or 200 with
         annealing.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
@@ -258,7 +266,8 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     embedding_activation="identity", noise=0)``; it trains with Adam at 1e-3 in batches of 256. The
     loss falls with alpha and is at most :math:`\log(K) / \alpha` above that of k-means on z.
 
-    An annealed fit does not stop by ``tol`` before alpha has its last value. @NOTE@
+    An annealed fit does not stop by ``tol`` before alpha has its last value. A prototype that
+    no sample has a G for gets no gradient; it is moved to the sample that is worst represented.
 
     References
     ----------
@@ -279,7 +288,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **DeepClusterer._parameter_constraints,
-        "lam": [Interval(Real, 0, None, closed="left")],
+        "lam": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"anneal"}), "array-like"],
     }
 
@@ -287,7 +296,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         self,
         n_clusters: int = 8,
         *,
-        lam: float = 1.0,
+        lam: str | float = "auto",
         alpha: Any = 1000.0,
         autoencoder: Autoencoder | FrozenEstimator | None = None,
         init: Any = "auto",
@@ -332,6 +341,9 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
             return annealing_schedule()
         return np.array(self.alpha, dtype=np.float64, ndmin=1)
 
+    def _default_autoencoder(self) -> Autoencoder:
+        return Autoencoder(n_components=10 if isinstance(self.alpha, str) else 20)
+
     def _from_scratch(self) -> bool:
         annealed = isinstance(self.alpha, str)
         return annealed and not isinstance(self.autoencoder, FrozenEstimator)
@@ -354,7 +366,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         objective = DifferentiableKMeans(
             prototypes.to(z.device),
             self._alphas(),
-            lam=self.lam,
+            lam=_AUTO_LAM[self._from_scratch()] if isinstance(self.lam, str) else self.lam,
             n_features=self.n_features_in_,
             max_epochs=max_epochs,
         )

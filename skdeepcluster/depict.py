@@ -72,10 +72,10 @@ class DEPICT(LogisticClusterer):
         exponent 1/2 of ``target="depict"``.
     target : {"depict", "dec"}, default="dec"
         The target step. "depict" is the paper's
-        :math:`q_{ik} \propto p_{ik} / (\sum_j p_{jk})^{\gamma / (1 + \gamma)}`, which balances the
-        sizes but does not sharpen; "dec" is what the official code runs,
-        :math:`q_{ik} \propto p_{ik}^2 / \sum_j p_{jk}`, which ignores gamma, never lowers the mutual
-        information, and @TARGET@.
+        :math:`q_{ik} \propto p_{ik} / (\sum_j p_{jk})^{\gamma / (1 + \gamma)}`, which balances
+        the sizes but does not sharpen; "dec" is what the official code runs,
+        :math:`q_{ik} \propto p_{ik}^2 / \sum_j p_{jk}`, which ignores gamma and never lowers the
+        mutual information. From one initial clustering the two ended alike on the digits.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
@@ -156,10 +156,10 @@ class DEPICT(LogisticClusterer):
 
     Notes
     -----
-    The exact minimiser over Q solves :math:`q_{ik} \propto p_{ik} \hat q_k^{-\gamma}`; the closed form
-    leaves out the normalisers of the rows.
+    The exact minimiser over Q solves :math:`q_{ik} \propto p_{ik} \hat q_k^{-\gamma}`; the closed
+    form leaves out the normalisers of the rows.
 
-    Cost per epoch: one pass of training and one of the encoder, and :math:`O(N K p)` for the targets.
+    Cost per epoch: one pass of training and one of the encoder, and O(N K p) for the targets.
 
     References
     ----------

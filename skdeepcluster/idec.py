@@ -174,7 +174,8 @@ class IDEC(PosteriorMixin, DeepClusterer):
     X. Guo, L. Gao, X. Liu, J. Yin, "Improved deep embedded clustering with local structure
     preservation", IJCAI 2017.
 
-    J. Xie, R. Girshick, A. Farhadi, "Unsupervised deep embedding for clustering analysis", ICML 2016.
+    J. Xie, R. Girshick, A. Farhadi, "Unsupervised deep embedding for clustering analysis",
+    ICML 2016.
 
     Examples
     --------
@@ -239,7 +240,7 @@ class IDEC(PosteriorMixin, DeepClusterer):
         prototypes, n_reseeded = reseed_empty(z, objective.prototypes.detach().cpu().double())
         self.cluster_centers_ = prototypes.numpy()
         # Parameters may be set anew after the fit.
-        self._fitted_options = {"lam": self.lam, "reconstruct": self.reconstruct}
+        self._fitted_options: dict[str, Any] = {"lam": self.lam, "reconstruct": self.reconstruct}
         return n_reseeded
 
     def _fitted_objective(self) -> SharpenedDivergence:

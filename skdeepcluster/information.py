@@ -46,8 +46,9 @@ def mutual_information(p: Tensor) -> Tensor:
 
 
 def kl_divergence(q: Tensor, log_p: Tensor) -> Tensor:
-    r"""Mean divergence of the rows, :math:`KL(Q \| P) = \frac1N \sum_{ik} q_{ik} \log
-    \frac{q_{ik}}{p_{ik}}`.
+    r"""Mean relative entropy of the rows of two tables.
+
+    :math:`KL(Q \| P) = \frac1N \sum_{ik} q_{ik} \log (q_{ik} / p_{ik})`
 
     Parameters
     ----------

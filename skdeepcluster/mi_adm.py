@@ -196,10 +196,10 @@ class MIADM(LogisticClusterer):
     A batch of B samples estimates the entropy of the cluster sizes too low by about
     :math:`(K - 1) / 2B`, and ascending it makes the sizes equal within every batch. So
     ``solver="direct"`` takes the sizes :math:`\hat p` in the gradient
-    :math:`\partial I / \partial p_{ik} = \frac1N \log(p_{ik} / \hat p_k)` from all samples at the start
-    of an epoch, and then from a running mean over the batches.
+    :math:`\partial I / \partial p_{ik} = \frac1N \log(p_{ik} / \hat p_k)` from all samples at
+    the start of an epoch, and then from a running mean over the batches.
 
-    Cost per epoch: one pass of training and one of the encoder, and :math:`O(N K p)` for the targets.
+    Cost per epoch: one pass of training and one of the encoder, and O(N K p) for the targets.
 
     References
     ----------

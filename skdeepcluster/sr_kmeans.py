@@ -159,10 +159,10 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
             default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (the official code clusters a graph as well);
-        "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An estimator
-        or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a random_state
-        where it has none. Or labels.
+        which finds dense regions of any form (official code of the papers clusters a graph as
+        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
+        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
+        random_state where it has none. Or labels.
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
@@ -171,9 +171,9 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
     batch_size : "auto" or int, default="auto"
-        Rows a step. "auto" is a tenth of the data, from 32 to 256; the papers use 100.
+        Rows a step. "auto" is a tenth of the data, from 32 to 256; the papers use 100 or 256.
     lr : float, default=1e-3
-        Learning rate of joint training, as in the official code.
+        Learning rate of joint training.
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. The clustering loss
         is divided by ``lam * n_clusters``: Adam does not mind, plain SGD does.
@@ -186,8 +186,8 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
     random_state : int, RandomState instance or None, default=None
         Seed of pretraining, initial clustering and joint training, each with a random stream of
         its own. The same int gives the same result, bit by bit, on the same CPU with the same
-        number of threads. No global random state is used or changed: None draws a seed from the
-        operating system.
+        number of threads, and the same minibatches for every method. No global random state is
+        used or changed: None draws a seed from the operating system.
 
     Attributes
     ----------

@@ -1,0 +1,137 @@
+"""Choosing models without labels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import silhouette_score
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skdeepcluster import (
+    DCN,
+    Autoencoder,
+    DeepKMeans,
+    SingleFit,
+    SRKMeans,
+    input_silhouette,
+    scan_n_clusters,
+)
+
+from .conftest import METHODS, small, small_autoencoder
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_silhouette_is_that_of_the_input(blobs, method):
+    X, _ = blobs
+    model = small(method).fit(X)
+    assert input_silhouette(model, X) == pytest.approx(silhouette_score(X, model.labels_))
+    assert input_silhouette(model, pd.DataFrame(X)) == input_silhouette(model, X)
+
+
+def test_silhouette_of_images_and_of_a_pipeline(small_images):
+    X, _ = small_images
+    model = small(SRKMeans, small_autoencoder(image_shape=(1, 8, 8))).fit(X)
+    flat = X.reshape(len(X), -1)
+    assert input_silhouette(model, X) == input_silhouette(model, flat)
+    # A pipeline is judged by what goes into it, not by what its last step sees.
+    pipeline = Pipeline([("scale", StandardScaler()), ("cluster", KMeans(3, n_init=1))]).fit(flat)
+    expected = silhouette_score(flat, pipeline.predict(flat))
+    assert input_silhouette(pipeline, flat) == pytest.approx(expected)
+
+
+class Labels:
+    """A clusterer that predicts what it is told."""
+
+    def __init__(self, labels):
+        self.labels = np.asarray(labels)
+
+    def predict(self, X):
+        return self.labels
+
+
+def test_silhouette_where_there_is_none():
+    X = np.arange(6.0)[:, None]
+    assert input_silhouette(Labels([0] * 6), X) == -1
+    assert input_silhouette(Labels(range(6)), X) == -1
+
+
+def test_silhouette_of_many_samples_takes_the_same_part_for_all():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=5000)
+    X = rng.normal(size=(5000, 3)) + 20 * y[:, None]
+    value = input_silhouette(Labels(y), X)
+    assert value == input_silhouette(Labels(y), X)
+    assert value == pytest.approx(silhouette_score(X, y), abs=0.01)
+    assert input_silhouette(Labels(1 - y), X) == pytest.approx(value, rel=1e-12)
+
+
+def test_single_fit_fits_once_on_everything(blobs):
+    X, _ = blobs
+    ((train, test),) = SingleFit().split(X)
+    np.testing.assert_array_equal(train, np.arange(120))
+    np.testing.assert_array_equal(test, np.arange(120))
+    ((train, _),) = SingleFit().split(X.tolist())
+    assert len(train) == 120
+    assert SingleFit().get_n_splits(X) == 1
+    result = cross_validate(
+        small(DCN), X, scoring=input_silhouette, cv=SingleFit(), return_estimator=True
+    )
+    expected = small(DCN).fit(X)
+    np.testing.assert_array_equal(result["estimator"][0].labels_, expected.labels_)
+    assert result["test_score"].tolist() == [input_silhouette(expected, X)]
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_grid_over_lam_and_alpha_in_a_pipeline_without_labels(blobs, n_jobs):
+    X, _ = blobs
+    pipeline = Pipeline([("scale", StandardScaler()), ("cluster", small(DeepKMeans))])
+    grid = {"cluster__lam": [0.1, 1.0], "cluster__alpha": [0.01, 100.0]}
+    search = GridSearchCV(
+        pipeline, grid, scoring=input_silhouette, cv=SingleFit(), n_jobs=n_jobs
+    ).fit(X)
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all()
+    assert search.best_score_ == scores.max()
+    assert input_silhouette(search.best_estimator_, X) == search.best_score_
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scan_fits_as_a_fit_of_its_own_and_pretrains_once(blobs, monkeypatch, method):
+    X, _ = blobs
+    expected = {
+        k: small(method, small_autoencoder(random_state=None), n_clusters=k).fit(X) for k in (2, 3)
+    }
+    fits = []
+    fit = Autoencoder._fit
+    monkeypatch.setattr(
+        Autoencoder,
+        "_fit",
+        lambda self, *args, **kwargs: fits.append(1) or fit(self, *args, **kwargs),
+    )
+    model = small(method, small_autoencoder(random_state=None))
+    scan = scan_n_clusters(model, X, [2, 3])
+    assert len(fits) == 1
+    assert not hasattr(model, "labels_")
+    assert scan.n_clusters.tolist() == [2, 3]
+    for row, k in enumerate((2, 3)):
+        assert scan.score[row] == input_silhouette(expected[k], X)
+        assert scan.smallest_cluster[row] == np.bincount(expected[k].labels_, minlength=k).min()
+        assert scan.n_iter[row] == expected[k].n_iter_
+    assert pd.DataFrame(scan).shape == (2, 4)
+
+
+def test_scan_finds_the_number_of_blobs_from_a_frozen_network(blobs):
+    X, _ = blobs
+    autoencoder = small_autoencoder(max_epochs=30).fit(X)
+    before = autoencoder.transform(X)
+    scan = scan_n_clusters(small(SRKMeans, FrozenEstimator(autoencoder)), X, range(2, 6))
+    assert scan.n_clusters[scan.score.argmax()] == 3
+    np.testing.assert_array_equal(autoencoder.transform(X), before)
+    # Any other score will do.
+    sizes = scan_n_clusters(
+        small(SRKMeans, FrozenEstimator(autoencoder)), X, [2], scoring=lambda model, X: len(X)
+    )
+    assert sizes.score.tolist() == [120]
