@@ -6,7 +6,7 @@ from .dcn import DCN
 from .deep_kmeans import DeepKMeans, annealing_schedule
 from .depict import DEPICT
 from .idec import IDEC
-from .metrics import clustering_accuracy, input_silhouette
+from .metrics import clustering_accuracy, input_silhouette, neighbor_agreement
 from .mi_adm import MIADM
 from .model_selection import SingleFit, scan_n_clusters
 from .sr_kmeans import SRKMeans
@@ -24,5 +24,6 @@ __all__ = [
     "annealing_schedule",
     "clustering_accuracy",
     "input_silhouette",
+    "neighbor_agreement",
     "scan_n_clusters",
 ]

@@ -34,6 +34,7 @@ class HardKMeans(Objective):
         Samples that each initial prototype stands for.
     """
 
+    warm_up = True
     online = True
     prototypes: Tensor
     counts: Tensor
@@ -54,7 +55,11 @@ class HardKMeans(Objective):
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """Nothing but a new prototype for clusters without samples: the batches do the rest."""
-        self.prototypes, n_reseeded = reseed_empty(z, self.prototypes)
+        n_reseeded = 0
+        if labels is None:
+            self.prototypes, n_reseeded = reseed_empty(z, self.prototypes)
+        else:
+            self.start(z, labels)
         return {"objective": self.energy(z), "n_reseeded": n_reseeded}
 
     def loss(self, z: Tensor, index: Tensor) -> Tensor:

@@ -96,19 +96,25 @@ class DifferentiableKMeans(Objective):
         self.reconstruction_weight = float(n_features)
         self.max_epochs = max_epochs
         self.alpha = self._alpha_of(0)
+        # A schedule is a warm-up of its own.
+        self.warm_up = len(alphas) == 1
+        self._labels: Any = None
 
     def start(self, z: Tensor, labels: Tensor) -> None:
         """Prototypes are the means of the initial clusters."""
+        self._labels = labels
         hard = F.one_hot(labels, len(self.prototypes))
         self.prototypes.data.copy_(weighted_means(z, hard, fallback=widen(self.prototypes.data)))
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """The next alpha; prototypes move by gradients alone, but for those without samples."""
+        if labels is not None:
+            self.start(z, labels)
         posterior = self.log_posterior(z).exp()
         n_reseeded = 0
         # No gradient reaches a prototype whose G is 0 for all samples.
         lost = posterior.sum(dim=0) < 0.5
-        if lost.any():
+        if labels is None and lost.any():
             moved, n_reseeded = reseed_empty(z, self.prototypes.data, movable=lost)
             self.prototypes.data.copy_(moved)
             posterior = self.log_posterior(z).exp()
@@ -123,6 +129,9 @@ class DifferentiableKMeans(Objective):
 
     def loss(self, z: Tensor, index: Tensor) -> Tensor:
         r"""Batch mean of :math:`\lambda \sum_k D_{ik} G_{ik}`; gradients flow through G as well."""
+        if self.warming:
+            own = self.prototypes[self._labels[index]]
+            return self.lam * (z - own).square().sum(dim=1).mean()
         distances = (z[:, None] - self.prototypes).square().sum(dim=2)
         weights = torch.softmax(-self.alpha * distances, dim=1)
         return self.lam * (distances * weights).sum(dim=1).mean()

@@ -34,6 +34,8 @@ class SharpenedDivergence(Objective):
         Whether the reconstruction loss is trained as well (IDEC) or not (DEC).
     """
 
+    warm_up = True
+
     def __init__(self, prototypes: Tensor, *, lam: float, reconstruct: bool):
         super().__init__()
         self.prototypes = nn.Parameter(prototypes)
@@ -44,13 +46,16 @@ class SharpenedDivergence(Objective):
         """Prototypes are the means of the initial clusters."""
         hard = F.one_hot(labels, len(self.prototypes))
         self.prototypes.data.copy_(weighted_means(z, hard, fallback=widen(self.prototypes.data)))
-        self._targets = dec_target(self.log_posterior(z)).float()
+        self._targets = hard.float()
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """Targets from the posteriors of all samples."""
+        if labels is not None:
+            self.start(z, labels)
         log_p = self.log_posterior(z)
         targets = dec_target(log_p)
-        self._targets = targets.float()
+        if labels is None:
+            self._targets = targets.float()
         return {
             "objective": self.lam * float(kl_divergence(targets, log_p)),
             "mutual_information": float(mutual_information(log_p.exp())),

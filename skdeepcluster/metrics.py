@@ -8,10 +8,13 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import silhouette_score
 from sklearn.metrics.cluster import contingency_matrix
+from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_consistent_length, column_or_1d
 
-# Samples that the silhouette is taken of: its cost grows with their square.
-_SILHOUETTE_SAMPLES = 2_000
+# Samples that the scores without labels look at: their cost grows with the square.
+_SAMPLES = 5_000
+
+_N_NEIGHBORS = 10
 
 
 def clustering_accuracy(y_true: Any, y_pred: Any) -> float:
@@ -60,13 +63,14 @@ def input_silhouette(estimator: Any, X: Any, y: Any = None) -> float:
     For ``GridSearchCV(..., scoring=input_silhouette)``. The input is the same for all candidates
     of a grid. In the embedding they do not compare: each has its own, and the silhouette there
     (like every loss of the methods) is best for the one that has forced its data into points.
+    The silhouette likes round clusters; see :func:`neighbor_agreement` for clusters of any form.
 
     Parameters
     ----------
     estimator : object with ``predict``
         A fitted clusterer, or a Pipeline that ends in one.
     X : array-like of shape (n_samples, n_features), or images
-        What the estimator takes. Of more than 2,000 samples, 2,000 drawn once and for all are
+        What the estimator takes. Of more than 5,000 samples, 5,000 drawn once and for all are
         looked at.
     y : Ignored
         Present for scikit-learn's sake.
@@ -86,10 +90,58 @@ def input_silhouette(estimator: Any, X: Any, y: Any = None) -> float:
     >>> round(input_silhouette(KMeans(2, n_init=1, random_state=0).fit(X), X), 2)
     0.68
     """
-    labels = np.asarray(estimator.predict(X))
-    rows = np.asarray(X).reshape(len(labels), -1)
-    some = np.random.RandomState(0).permutation(len(labels))[:_SILHOUETTE_SAMPLES]
-    n_found = len(np.unique(labels[some]))
-    if not 1 < n_found < len(some):
+    rows, labels = _some_labelled_rows(estimator, X)
+    if not 1 < len(np.unique(labels)) < len(labels):
         return -1.0
-    return float(silhouette_score(rows[some], labels[some]))
+    return float(silhouette_score(rows, labels))
+
+
+def neighbor_agreement(estimator: Any, X: Any, y: Any = None) -> float:
+    r"""How often neighbours in the input share a cluster, beyond chance; needs no classes.
+
+    With a the share of the pairs of a sample and one of its 10 nearest neighbours that have the
+    same label, and :math:`c = \sum_k s_k^2` what labels drawn with the clusters' shares
+    :math:`s_k` would have, it is :math:`(a - c) / (1 - c)`. Clusters may have any form, but their
+    borders must not cross dense regions. For the choice between models with the same number of
+    clusters; fewer clusters have fewer borders.
+
+    Parameters
+    ----------
+    estimator : object with ``predict``
+        A fitted clusterer, or a Pipeline that ends in one.
+    X : array-like of shape (n_samples, n_features), or images
+        What the estimator takes. Of more than 5,000 samples, 5,000 drawn once and for all are
+        looked at, as if they were all.
+    y : Ignored
+        Present for scikit-learn's sake.
+
+    Returns
+    -------
+    float
+        1 where all neighbours agree, 0 for chance, and for a single cluster.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> from sklearn.datasets import load_iris
+    >>> from skdeepcluster import neighbor_agreement
+    >>> X = load_iris().data
+    >>> round(neighbor_agreement(KMeans(3, n_init=1, random_state=0).fit(X), X), 2)
+    0.95
+    """
+    rows, labels = _some_labelled_rows(estimator, X)
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    chance = float(np.square(shares).sum())
+    if len(shares) == 1:
+        return 0.0
+    n_neighbors = min(_N_NEIGHBORS, len(labels) - 1)
+    neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(rows).kneighbors()[1]
+    agreement = float((labels[neighbors] == labels[:, None]).mean())
+    return (agreement - chance) / (1 - chance)
+
+
+def _some_labelled_rows(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Flat rows and their labels: all of them, or the same part of them each time."""
+    labels = np.asarray(estimator.predict(X))
+    some = np.random.RandomState(0).permutation(len(labels))[:_SAMPLES]
+    return np.asarray(X).reshape(len(labels), -1)[some], labels[some]

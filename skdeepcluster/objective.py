@@ -23,6 +23,9 @@ class Objective(nn.Module, ABC):
     #: Whether the first epochs keep the initial labels as hard targets.
     warm_up = False
 
+    #: Whether they do so now; set by the loop.
+    warming = False
+
     #: Whether ``after_step`` does anything: it costs a clean pass of the batch.
     online = False
 
@@ -57,7 +60,10 @@ class Objective(nn.Module, ABC):
         """Clustering loss of a batch: embeddings (b, p) and the samples' indices (b,)."""
 
     def after_step(self, z: Tensor, index: Tensor) -> None:
-        """Update prototypes from a batch that was encoded anew after the step on it."""
+        """Update prototypes from a batch that was encoded anew after the step on it.
+
+        Called outside the warm-up.
+        """
 
     def is_settled(self, epoch: int) -> bool:
         """Whether training may end after this epoch: not while a schedule still runs."""
@@ -103,11 +109,12 @@ class JointLoss(nn.Module):
     @torch.no_grad()
     def after_step(self, x: Tensor, index: Tensor) -> None:
         """Show the batch to the objective once more, with the new weights and without noise."""
-        if self.objective is not None and self.objective.online:
-            self.network.eval()
-            z = self.network.encode(x)
-            self.network.train()
-            self.objective.after_step(z, index)
+        if self.objective is None or not self.objective.online or self.objective.warming:
+            return
+        self.network.eval()
+        z = self.network.encode(x)
+        self.network.train()
+        self.objective.after_step(z, index)
 
 
 def reconstruction_error(network: Network, x: Tensor) -> Tensor:

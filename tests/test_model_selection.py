@@ -17,6 +17,7 @@ from skdeepcluster import (
     SingleFit,
     SRKMeans,
     input_silhouette,
+    neighbor_agreement,
     scan_n_clusters,
 )
 
@@ -66,6 +67,37 @@ def test_silhouette_of_many_samples_takes_the_same_part_for_all():
     assert value == input_silhouette(Labels(y), X)
     assert value == pytest.approx(silhouette_score(X, y), abs=0.01)
     assert input_silhouette(Labels(1 - y), X) == pytest.approx(value, rel=1e-12)
+
+
+def test_neighbor_agreement_by_hand():
+    """Two groups of 12; one sample of the first is labelled like the second."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(12, 2)), 100 + rng.normal(size=(12, 2))])
+    truth = np.repeat([0, 1], 12)
+    assert neighbor_agreement(Labels(truth), X) == 1
+    assert neighbor_agreement(Labels(np.zeros(24, int)), X) == 0
+    wrong = truth.copy()
+    wrong[0] = 1
+    # Of a sample's 11 fellows 10 are neighbours: which one is left out, the distances say.
+    distances = np.square(X[:12, None] - X[:12]).sum(axis=2)
+    farthest = distances.argmax(axis=1)
+    disagreeing = 10 + sum(farthest[i] != 0 for i in range(1, 12))
+    chance = (11 / 24) ** 2 + (13 / 24) ** 2
+    expected = (1 - disagreeing / 240 - chance) / (1 - chance)
+    assert neighbor_agreement(Labels(wrong), X) == pytest.approx(expected, rel=1e-12)
+
+
+def test_neighbor_agreement_of_chance_is_zero_and_of_few_samples_finite():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 3))
+    assert abs(neighbor_agreement(Labels(rng.integers(4, size=4000)), X)) < 0.02
+    assert neighbor_agreement(Labels([0, 1, 1]), np.array([[0.0], [5.0], [6.0]])) < 1
+
+
+@pytest.mark.parametrize("scoring", [input_silhouette, neighbor_agreement])
+def test_scores_prefer_digits_to_halves_of_the_picture(digits, scoring):
+    X, y = digits
+    assert scoring(Labels(y), X) > scoring(Labels((X[:, :32].sum(axis=1) > 150).astype(int)), X)
 
 
 def test_single_fit_fits_once_on_everything(blobs):

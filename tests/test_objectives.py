@@ -31,7 +31,8 @@ few = settings(deadline=None, max_examples=25)
 
 
 def tensor(array):
-    return torch.from_numpy(np.ascontiguousarray(array))
+    """A copy, so that a model that writes into its prototypes does not write into the test's."""
+    return torch.from_numpy(np.array(array, order="C"))
 
 
 def blobs(seed, n=40):
@@ -176,11 +177,11 @@ def soft_minimum(z, prototypes, alpha):
 # --- what the training loop asks --------------------------------------------------------------
 
 
-def test_only_the_methods_with_logistic_posteriors_warm_up_and_only_dcn_is_online():
-    logistic_ones = {MutualInformation, BalancedDivergence}
-    every = {*logistic_ones, DifferentiableKMeans, HardKMeans, SharpenedDivergence}
-    assert {method for method in every if method.warm_up} == logistic_ones
-    assert {method for method in every if method.online} == {HardKMeans}
+def test_mi_adm_and_depict_warm_up_and_only_dcn_is_online():
+    # after_step costs a pass of every batch; a method that does not need it must not ask for it.
+    assert MutualInformation.warm_up and BalancedDivergence.warm_up
+    others = MutualInformation, BalancedDivergence, DifferentiableKMeans, SharpenedDivergence
+    assert HardKMeans.online and not any(method.online for method in others)
 
 
 def test_reconstruction_is_a_sum_over_features_where_the_paper_has_it_so():
@@ -236,6 +237,15 @@ def test_loss_depends_on_pairs_of_embedding_and_index_and_not_on_their_order(mak
     # The mean of single losses: an average over the batch, not a sum.
     singles = [loss_of(model, z[[i]], np.array([i])) for i in index]
     np.testing.assert_allclose(np.mean(singles), first, rtol=1e-12)
+
+
+@every_model
+def test_posteriors_are_distributions(make):
+    z, prototypes = blobs(0)
+    p = posterior(started(make, z, prototypes), z)
+    assert p.shape == (len(z), K) and p.dtype == np.float64
+    assert (p >= 0).all()
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["dkm", "dcn", "idec"])
@@ -900,6 +910,27 @@ def test_dkm_e_step_leaves_prototypes_that_have_samples(seed):
     assert isinstance(model.prototypes, torch.nn.Parameter)
 
 
+@pytest.mark.parametrize("alpha", [0.1, 1e8])
+def test_dkm_e_step_moves_a_prototype_without_samples_to_the_worst_represented_one(alpha):
+    z, prototypes = blobs(0)
+    far = prototypes.copy()
+    # Its samples go over to the other clusters.
+    far[2] = 100
+    model = dkm(far, alpha, max_epochs=2)
+    parameter = model.prototypes
+    report = model.e_step(tensor(z), 0)
+    assert report["n_reseeded"] == 1
+    # No cluster here has one sample only, so that the farthest of all samples it is.
+    far[2] = z[distances(z, far).min(axis=1).argmax()]
+    np.testing.assert_array_equal(model.prototypes.detach().numpy(), far)
+    assert np.bincount(nearest(z, far), minlength=K).min() > 0
+    # The optimiser goes on with the same parameter, and the report is of what it has now.
+    assert model.prototypes is parameter
+    expected = 0.7 * soft_minimum(z, far, alpha).mean()
+    np.testing.assert_allclose(report["objective"], expected, rtol=1e-12)
+    assert model.e_step(tensor(z), 1)["n_reseeded"] == 0
+
+
 # --- DKM: the schedule ------------------------------------------------------------------------
 
 
@@ -999,6 +1030,8 @@ def test_loss_and_energy_and_report_follow_alpha():
     np.testing.assert_allclose(model.energy(tensor(z)), at[0.1], rtol=1e-12)
     report = model.e_step(tensor(z), 0)
     np.testing.assert_allclose(report["objective"], at[report["alpha"]], rtol=1e-12)
+    g = softmax(-report["alpha"] * distances(z, prototypes), axis=1)
+    np.testing.assert_allclose(report["mutual_information"], information(g), rtol=1e-12)
     np.testing.assert_allclose(loss_of(model, z), at[5.0], rtol=1e-12)
     np.testing.assert_allclose(model.energy(tensor(z)), at[5.0], rtol=1e-12)
 
@@ -1037,6 +1070,7 @@ def test_dcn_energy_is_half_the_squared_distance_to_the_nearest_prototype(seed):
     np.testing.assert_allclose(model.energy(tensor(other)), 0.35 * f.min(axis=1).mean(), rtol=1e-13)
     found = model.log_posterior(tensor(other)).argmax(dim=1).numpy()
     np.testing.assert_array_equal(found, f.argmin(axis=1))
+    np.testing.assert_array_equal(posterior(model, other), np.eye(K)[f.argmin(axis=1)])
 
 
 def test_dcn_without_weight_trains_an_autoencoder():
@@ -1183,6 +1217,7 @@ def test_idec_energy_is_the_divergence_of_its_own_target(seed):
     np.testing.assert_allclose(model.energy(tensor(z)), expected, rtol=0, atol=1e-13)
     report = model.e_step(tensor(z), 0)
     np.testing.assert_allclose(report["objective"], expected, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(report["mutual_information"], information(p), rtol=0, atol=1e-12)
 
 
 def test_idec_targets_are_not_the_batchs_own():

@@ -66,6 +66,7 @@ class ClusteringPhase:
         self._tol = tol
         self._epoch = 0
         self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
+        objective.warming = self._warm_up_epochs > 0
         self._agreements: list[float] = []
         self._initial_sizes = torch.bincount(labels, minlength=n_clusters)
         self._healthy = self._snapshot()
@@ -103,7 +104,8 @@ class ClusteringPhase:
             self._watch_agreement(float((labels == self._initial).float().mean()))
             if self._epoch == self._warm_up_epochs:
                 # The next epoch has the method's own targets.
-                update = self._objective.e_step(z, self._epoch)
+                self._objective.warming = False
+                update = self._objective.e_step(z, self._epoch - 1)
                 record["n_reseeded"] = numbers.get("n_reseeded", 0) + update.get("n_reseeded", 0)
             return record, None
         return record, "tol" if change <= self._tol else None
