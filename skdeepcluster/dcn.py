@@ -95,13 +95,15 @@ class DCN(DeepClusterer):
     the network with the assignments that were stored in the last epoch; encode the batch
     anew; assign each sample to its nearest prototype; and move each prototype,
     :math:`m_k \leftarrow (1 - \frac1{c_k}) m_k + \frac1{c_k} z_i` for each of its samples, where
-    :math:`c_k` counts them.
+    :math:`c_k` counts them. Before that, a warm-up keeps the initial labels as assignments, and
+    their means as prototypes, until the model agrees with them: it is not in the paper, and
+    brings the initial clustering into the embedding.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Number of clusters K.
-    lam : float, default=1.0
+    lam : float, default=10.0
         The :math:`\lambda` of the paper: it weighs clustering, with the half. The official code
         has weights ``lbd`` of reconstruction and ``beta`` of clustering, without the half: the
         same number multiplies opposite terms there. Its (lbd, beta) is lam = 2 * beta / lbd on
@@ -126,8 +128,8 @@ class DCN(DeepClusterer):
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
-        Epochs of joint training at most. "auto" aims at 2,000 optimiser steps, in 16 to 100 epochs.
-        The official code trains 50.
+        Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
+        in 16 to 100 epochs. The official code trains 50.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
     batch_size : "auto" or int, default="auto"
@@ -160,14 +162,14 @@ class DCN(DeepClusterer):
     objective_ : float
         The function above on the training data at the end, without noise.
     n_iter_ : int
-        Number of joint epochs.
+        Number of joint epochs, warm-up included.
     converged_ : bool
         Whether training ended by ``tol``.
     stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
         Why joint training ended. "vanishing cluster": a cluster shrank to a fiftieth of the mean
         size, and to less than half of what it was; the last epoch was undone.
     history_ : list of dict
-        Per epoch: ``phase`` ("pretraining", "joint"), epoch, train_loss, train_loss_best
+        Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
         part, on all samples), label_change (share),
@@ -215,7 +217,7 @@ class DCN(DeepClusterer):
         self,
         n_clusters: int = 8,
         *,
-        lam: float = 1.0,
+        lam: float = 10.0,
         init_count: float = 100,
         autoencoder: Autoencoder | FrozenEstimator | None = None,
         init: Any = "auto",

@@ -32,7 +32,7 @@ _ANNEALING_EPOCHS = (40, 400)
 
 # Values of lam="auto": pretrained, and annealed from scratch, where a larger one pulls the
 # embedding into a point before the network has learned anything.
-_AUTO_LAM = (1.0, 0.1)
+_AUTO_LAM = (10.0, 0.1)
 
 
 def annealing_schedule(n_values: int = 40) -> np.ndarray:
@@ -165,20 +165,22 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
               G_k(z_i) \Big], \qquad
               G_k(z) = \frac{\exp(-\alpha \|z - r_k\|^2)}{\sum_j \exp(-\alpha \|z - r_j\|^2)}
 
-    (Moradi Fard et al. 2020, eq. 4 to 6; sums over features and over the embedding). For
+    (Moradi Fard et al. 2020; sums over features and over the embedding). For
     :math:`\alpha \to \infty` G is the nearest prototype's indicator and the loss that of k-means;
     for :math:`\alpha \to 0` all prototypes are the mean. The gradient flows through G as well.
 
     ``alpha`` tells the paper's two variants apart. A number (DKM_p) pretrains the network,
-    clusters its embedding and starts from the means. "anneal" (DKM_a) starts from scratch, with
-    an untrained network and random prototypes, and hardens G by an increasing schedule.
+    clusters its embedding and starts from the means; a warm-up, which is not in the paper, keeps
+    the initial labels as G until the model agrees with them. "anneal" (DKM_a) starts from
+    scratch, with an untrained network and random prototypes, and hardens G by an increasing
+    schedule.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Number of clusters K.
     lam : "auto" or float, default="auto"
-        The :math:`\lambda`: weight of clustering beside reconstruction. "auto" is 1, and 0.1 for
+        The :math:`\lambda`: weight of clustering beside reconstruction. "auto" is 10, and 0.1 for
         annealing from scratch. The paper chooses it per data set; its pixels are in
         [0, 1]; the input here is divided by its standard deviation :math:`\sigma`, which divides
         the sum of squares by :math:`\sigma^2`. So the paper's value divided by the variance
@@ -189,8 +191,8 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         pretraining and from random prototypes; an ``Autoencoder`` then only tells the
         architecture (None is one of 10 components: random prototypes in more of them miss the
         data), and a frozen fitted one is where it starts, from the initial clustering.
-        A float is constant, an array is spread over the epochs; both pretrain. It scales with the
-        embedding's inverse square, which a tanh fixes.
+        A float is constant, an array is spread over the epochs (without a warm-up); both pretrain.
+        It scales with the inverse square of the embedding, which a tanh confines to [-1, 1].
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
@@ -207,9 +209,9 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
-        Epochs of joint training at most. "auto" aims at 2,000 optimiser steps, in 16 to 100 epochs;
-        with ``alpha="anneal"`` at 6,000, in 40 to 400. The paper trains 100 epochs, or 200 with
-        annealing.
+        Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
+        in 16 to 100 epochs; with ``alpha="anneal"`` at 6,000, in 40 to 400. The paper trains 100
+        epochs, or 200 with annealing.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
     batch_size : "auto" or int, default="auto"
@@ -246,14 +248,14 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     objective_ : float
         The function above on the training data at the end, without noise.
     n_iter_ : int
-        Number of joint epochs.
+        Number of joint epochs, warm-up included.
     converged_ : bool
         Whether training ended by ``tol``.
     stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
         Why joint training ended. "vanishing cluster": a cluster shrank to a fiftieth of the mean
         size, and to less than half of what it was; the last epoch was undone.
     history_ : list of dict
-        Per epoch: ``phase`` ("pretraining", "joint"), epoch, train_loss, train_loss_best
+        Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
         part, on all samples), mutual_information (of G), alpha,

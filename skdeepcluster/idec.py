@@ -84,9 +84,11 @@ class IDEC(PosteriorMixin, DeepClusterer):
               q_{ik} \propto p_{ik}^2 / \sum_j p_{jk}
 
     with Student's t posteriors around trained prototypes :math:`\mu`, targets that sharpen and
-    balance them, and the reconstruction loss R of :class:`Autoencoder` (Guo et al. 2017, eq. 6 to
-    10, with P and Q named as in the other methods here). Per epoch: a pass of minibatch steps on
-    network and prototypes; then the targets, from the posteriors of all samples.
+    balance them, and the reconstruction loss R of :class:`Autoencoder` (Guo et al. 2017,
+    with P and Q named as in the other methods here). Per epoch: a pass of minibatch steps on
+    network and prototypes; then the targets, from the posteriors of all samples. The first epochs
+    keep the initial labels as targets, until the model agrees with them: this warm-up is not in
+    the papers, and brings the initial clustering into the embedding.
 
     Parameters
     ----------
@@ -113,8 +115,9 @@ class IDEC(PosteriorMixin, DeepClusterer):
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
-        Epochs of joint training at most. "auto" aims at 2,000 optimiser steps, in 16 to 100 epochs.
-        The official code takes 20,000 steps, and new targets every 3 to 140 of them.
+        Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
+        in 16 to 100 epochs. The official code takes 20,000 steps at most, and new targets every 3
+        to 140 of them.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
     batch_size : "auto" or int, default="auto"
@@ -147,14 +150,14 @@ class IDEC(PosteriorMixin, DeepClusterer):
     objective_ : float
         The function above on the training data at the end, without noise.
     n_iter_ : int
-        Number of joint epochs.
+        Number of joint epochs, warm-up included.
     converged_ : bool
         Whether training ended by ``tol``.
     stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
         Why joint training ended. "vanishing cluster": a cluster shrank to a fiftieth of the mean
         size, and to less than half of what it was; the last epoch was undone.
     history_ : list of dict
-        Per epoch: ``phase`` ("pretraining", "joint"), epoch, train_loss, train_loss_best
+        Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
         part, on all samples), mutual_information (of P, in nats),

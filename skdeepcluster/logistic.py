@@ -37,15 +37,10 @@ class LogisticObjective(Objective):
         self.intercept = nn.Parameter(intercept)
 
     def start(self, z: Tensor, labels: Tensor) -> None:
-        r"""Take the softest posterior whose labels are those of the nearest cluster mean.
-
-        Its temperature is twice the mean squared distance of a sample to its mean: sharper, the
-        weights would be larger than the steps of training can change.
-        """
+        """Take a soft posterior whose labels are those of the nearest cluster mean."""
         hard = F.one_hot(labels, len(self.coef))
         means = weighted_means(z, hard, fallback=widen(z).mean(dim=0).repeat(len(self.coef), 1))
-        spread = float((widen(z) - means[labels]).square().sum(dim=1).mean())
-        coef, intercept = logistic_form(means, 2 * spread or 1.0)
+        coef, intercept = _soft_posterior(z, means, labels)
         self.coef.data.copy_(coef)
         self.intercept.data.copy_(intercept)
         self._targets = hard.to(z.dtype)
@@ -118,8 +113,9 @@ class LogisticClusterer(PosteriorMixin, DeepClusterer):
             # A hyperplane cannot be moved to a sample without others that follow it: where a
             # cluster was lost, the nearest prototype decides.
             centers, n_reseeded = reseed_empty(z, centers)
-            spread = float(squared_distances(z, centers).min(dim=1).values.mean())
-            coef, intercept = logistic_form(centers, 2 * spread or 1.0)
+            coef, intercept = _soft_posterior(
+                z, centers, squared_distances(z, centers).argmin(dim=1)
+            )
         self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
         self.cluster_centers_ = centers.numpy()
         return n_reseeded
@@ -127,3 +123,15 @@ class LogisticClusterer(PosteriorMixin, DeepClusterer):
     def _fitted_objective(self) -> LogisticObjective:
         coef, intercept = torch.tensor(self.coef_), torch.tensor(self.intercept_)
         return self._objective(coef, intercept, **self._fitted_options)
+
+
+def _soft_posterior(z: Tensor, prototypes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and biases by which the nearest prototype is the most probable, but not certain.
+
+    The temperature is twice the mean squared distance of a sample to its own prototype: sharper,
+    the weights would be larger than the steps of training can change.
+    """
+    distance = float((widen(z) - prototypes[labels]).square().sum(dim=1).mean())
+    # Copies of one sample leave a distance of rounding errors.
+    is_none = distance <= 1e-10 * float(widen(z).square().sum(dim=1).mean())
+    return logistic_form(prototypes, 1.0 if is_none else 2 * distance)

@@ -60,14 +60,14 @@ class MutualInformation(LogisticObjective):
             return super().loss(z, index) + penalty / 2
         log_p = torch.log_softmax(z @ self.coef.T + self.intercept, dim=1)
         p = log_p.exp()
-        self._sizes = torch.lerp(self._sizes, p.detach().mean(dim=0), _SIZES_RATE)
+        self._sizes = torch.lerp(self._sizes.to(p.dtype), p.detach().mean(dim=0), _SIZES_RATE)
         log_sizes = self._sizes.clamp_min(torch.finfo(p.dtype).tiny).log()
         return (p * (log_sizes - log_p)).sum(dim=1).mean() + penalty
 
     def _set_targets(self, targets: Tensor, log_p: Tensor) -> None:
         super()._set_targets(targets, log_p)
         if self.solver == "direct":
-            self._sizes = log_p.exp().mean(dim=0).float()
+            self._sizes = log_p.exp().mean(dim=0)
 
     def _target(self, log_p: Tensor) -> Tensor:
         return self._make_target(log_p)

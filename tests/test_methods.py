@@ -13,7 +13,22 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from skorch.callbacks import Callback
 
-from skdeepcluster import DCN, DEPICT, IDEC, MIADM, Autoencoder, DeepKMeans, SRKMeans, base
+from skdeepcluster import (
+    DCN,
+    DEPICT,
+    IDEC,
+    MIADM,
+    Autoencoder,
+    DeepKMeans,
+    SRKMeans,
+    annealing_schedule,
+    base,
+)
+from skdeepcluster.dcn import HardKMeans
+from skdeepcluster.deep_kmeans import DifferentiableKMeans
+from skdeepcluster.idec import SharpenedDivergence
+from skdeepcluster.networks import mlp_autoencoder
+from skdeepcluster.objective import JointLoss
 from skdeepcluster.training import Trainer
 
 from .conftest import METHODS, small, small_autoencoder
@@ -65,7 +80,7 @@ def clustering_loss(model, X):
     if isinstance(model, DCN):
         return model.lam / 2 * D.min(axis=1).mean()
     if isinstance(model, DeepKMeans):
-        lam = 0.1 if model.alpha == "anneal" else 1.0
+        lam = 0.1 if model.alpha == "anneal" else 10.0
         return lam * (D * model.predict_proba(X)).sum(axis=1).mean()
     p = model.predict_proba(X)
     if isinstance(model, IDEC):
@@ -360,3 +375,102 @@ def test_digits_above_k_means_on_the_same_embedding(digits, digits_autoencoder, 
     labels = model.fit_predict(X)
     assert nmi(y, labels) > nmi(y, k_means)
     assert np.bincount(labels).min() > 18  # a tenth of the mean size
+
+
+def test_warm_up_holds_the_labels_until_it_ends(small_images):
+    """DKM, DCN and IDEC train towards the initial labels first, then by their own rule."""
+    X, y = small_images[0].reshape(300, 64), small_images[1]
+    autoencoder = FrozenEstimator(small_autoencoder(n_components=5, max_epochs=20).fit(X))
+    for method in (DeepKMeans, DCN, IDEC):
+        model = small(method, autoencoder, n_clusters=10, init=y, max_epochs=20, tol=0, lam=1.0)
+        history = model.fit(X).history_
+        n_warm = sum(row["phase"] == "warm-up" for row in history)
+        assert 2 <= n_warm <= 10 < model.n_iter_
+        assert [row["phase"] for row in history[n_warm:]] == ["joint"] * (model.n_iter_ - n_warm)
+        # Whose assignments differ from the labels is better off once they are let go: by DCN an
+        # epoch later, for each epoch has the assignments that the last one stored.
+        losses = [row["clustering_loss"] for row in history]
+        assert losses[n_warm + (method is DCN)] < losses[n_warm - 1], method
+
+
+def hard(labels, k):
+    return torch.nn.functional.one_hot(torch.tensor(labels), k).double()
+
+
+def test_warm_up_losses_by_hand():
+    """Distances to the means of the labels; cross-entropy to them, for IDEC."""
+    rng = np.random.default_rng(0)
+    z, labels = torch.tensor(rng.normal(size=(30, 4))), np.arange(30) % 3
+    means = (hard(labels, 3).T @ z) / 10
+    own = (z - means[labels]).square().sum(dim=1)
+    some = torch.arange(5, 25)
+    index = torch.tensor(labels)
+
+    deep = DifferentiableKMeans(
+        torch.zeros(3, 4, dtype=torch.float64), np.array([2.0]), lam=0.7, n_features=9
+    )
+    dcn = HardKMeans(torch.zeros(3, 4, dtype=torch.float64), lam=0.7, n_features=9)
+    idec = SharpenedDivergence(torch.zeros(3, 4, dtype=torch.float64), lam=0.7, reconstruct=True)
+    for objective in (deep, dcn, idec):
+        assert objective.warm_up
+        objective.start(z + 1, index)
+        objective.warming = True
+        objective.e_step(z, 0, index)
+        np.testing.assert_allclose(objective.prototypes.detach(), means, rtol=1e-12)
+    assert deep.loss(z[some], some).item() == pytest.approx(0.7 * float(own[some].mean()))
+    assert float(dcn.loss(z[some], some)) == pytest.approx(0.35 * float(own[some].mean()))
+    log_p = idec.log_posterior(z)[some, labels[5:25]]
+    assert idec.loss(z[some], some).item() == pytest.approx(-0.7 * float(log_p.mean()), rel=1e-6)
+    # Afterwards each has its own rule.
+    for objective in (deep, dcn, idec):
+        objective.warming = False
+        objective.e_step(z, 1)
+    assert deep.loss(z[some], some).item() != pytest.approx(0.7 * float(own[some].mean()))
+    assert idec.loss(z[some], some).item() != pytest.approx(-0.7 * float(log_p.mean()), rel=1e-3)
+
+
+def test_running_means_wait_for_the_end_of_the_warm_up():
+    network = mlp_autoencoder(4, 2, hidden_layer_sizes=(3,), bounded=True)
+    objective = HardKMeans(torch.zeros(2, 2, dtype=torch.float64), lam=1.0, n_features=4)
+    objective.start(torch.rand(6, 2), torch.tensor([0, 0, 0, 1, 1, 1]))
+    loss, x = JointLoss(network, objective), torch.rand(6, 4)
+    objective.warming = True
+    loss.after_step(x, torch.arange(6))
+    assert objective.counts.tolist() == [0, 0]
+    objective.warming = False
+    loss.after_step(x, torch.arange(6))
+    assert objective.counts.sum() == 6
+    assert loss.network.training
+
+
+def test_schedule_of_alpha_has_no_warm_up(blobs):
+    model = small(DeepKMeans, alpha=[1.0, 2.0], max_epochs=6, tol=0).fit(blobs[0])
+    joint = [row for row in model.history_ if row["phase"] != "pretraining"]
+    assert [row["phase"] for row in joint] == ["joint"] * len(joint)
+    # Training may end once alpha has its last value, and not before.
+    assert [row["alpha"] for row in joint][:4] == [1.0, 1.0, 1.0, 2.0]
+
+
+def test_annealing_starts_from_scratch_unless_the_network_is_fitted(blobs):
+    X, _ = blobs
+    scratch = small(DeepKMeans, alpha="anneal", max_epochs=80, tol=0).fit(X)
+    assert {row["phase"] for row in scratch.history_} == {"joint"}
+    alphas = [row["alpha"] for row in scratch.history_]
+    np.testing.assert_allclose(alphas, np.repeat(annealing_schedule(), 2)[: len(alphas)])
+    assert scratch.autoencoder_.n_iter_ == 0
+    start = FrozenEstimator(small_autoencoder().fit(X))
+    frozen = small(DeepKMeans, start, alpha="anneal", max_epochs=80, tol=0).fit(X)
+    assert frozen.history_[0]["reconstruction_loss"] < scratch.history_[0]["reconstruction_loss"]
+
+
+def test_dec_leaves_the_decoder_alone(blobs):
+    X, _ = blobs
+    start = small_autoencoder().fit(X)
+    models = {
+        reconstruct: small(IDEC, FrozenEstimator(start), reconstruct=reconstruct).fit(X)
+        for reconstruct in (True, False)
+    }
+    before = start.module_.decoder[0][0].weight
+    decoders = {r: m.autoencoder_.module_.decoder[0][0].weight for r, m in models.items()}
+    assert torch.equal(decoders[False], before)
+    assert not torch.equal(decoders[True], before)

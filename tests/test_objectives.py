@@ -641,6 +641,16 @@ def test_start_gives_an_isotropic_posterior_about_the_means_of_the_clusters(make
 
 
 @every_logistic
+def test_start_survives_embeddings_that_are_all_equal(make):
+    # Their mean squared distance is zero, which is no temperature.
+    z = np.ones((8, WIDTH))
+    model = make(np.zeros((K, WIDTH)), np.zeros(K))
+    model.start(tensor(z), tensor(np.arange(8) % K))
+    np.testing.assert_allclose(posterior(model, z), 1 / K, rtol=1e-14)
+    assert torch.isfinite(model.coef).all()
+
+
+@every_logistic
 def test_start_makes_the_initial_labels_the_targets(make):
     z, _ = blobs(0)
     # Labels that the posterior itself would not give.
@@ -928,6 +938,8 @@ def test_dkm_e_step_moves_a_prototype_without_samples_to_the_worst_represented_o
     assert model.prototypes is parameter
     expected = 0.7 * soft_minimum(z, far, alpha).mean()
     np.testing.assert_allclose(report["objective"], expected, rtol=1e-12)
+    g = softmax(-alpha * distances(z, far), axis=1)
+    np.testing.assert_allclose(report["mutual_information"], information(g), rtol=1e-12)
     assert model.e_step(tensor(z), 1)["n_reseeded"] == 0
 
 

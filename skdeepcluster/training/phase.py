@@ -68,7 +68,7 @@ class ClusteringPhase:
         self._warm_up_epochs = max_epochs // 2 if objective.warm_up else 0
         objective.warming = self._warm_up_epochs > 0
         self._agreements: list[float] = []
-        self._initial_sizes = torch.bincount(labels, minlength=n_clusters)
+        self._largest_sizes = torch.zeros(n_clusters, dtype=torch.int64, device=labels.device)
         self._healthy = self._snapshot()
         self._vanishing = _VANISHING * len(labels) / n_clusters
 
@@ -91,15 +91,14 @@ class ClusteringPhase:
             "smallest_cluster": int(sizes.min()),
         }
         if not self._objective.is_settled(self._epoch - 1):
-            self._initial_sizes = sizes
-            self._healthy = self._snapshot()
             return record, None
-        vanishing = (sizes < self._vanishing) & (2 * sizes < self._initial_sizes)
+        vanishing = (sizes < self._vanishing) & (2 * sizes < self._largest_sizes)
         if vanishing.any():
             for module, state in zip(self._modules(), self._healthy, strict=True):
                 module.load_state_dict(state)
             return record, "vanishing cluster"
         self._healthy = self._snapshot()
+        self._largest_sizes = torch.maximum(self._largest_sizes, sizes)
         if warm:
             self._watch_agreement(float((labels == self._initial).float().mean()))
             if self._epoch == self._warm_up_epochs:
