@@ -190,7 +190,7 @@ class DCN(DeepClusterer):
     ``init_count=0`` the prototypes are those of ``MiniBatchKMeans.partial_fit``. The network of the
     official code is ``Autoencoder(n_components=K, hidden_layer_sizes=(500, 500, 2000),
     embedding_activation="identity", noise=0)``, with tied weights, which these are not; it runs
-    k-means on the embedding again every 10 epochs, @KM@.
+    k-means on the embedding again every 10 epochs, which made no difference on the digits.
 
     References
     ----------
