@@ -20,7 +20,7 @@ print("skdeepcluster", skdeepcluster.__version__, "fits from", skdeepcluster.__f
 endef
 export SMOKE_TEST
 
-.PHONY: help venv install demo test coverage doctest lint format wheel test-oldest bench clean distclean
+.PHONY: help venv install demo examples test coverage doctest lint format wheel test-oldest bench clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: install  ## cluster handwritten digits, and draw what was found
 	$(RUN) examples/plot_digits.py
+
+examples: install  ## every example, its figure thrown away
+	@set -e; figures=$$(mktemp -d); trap 'rm -rf "$$figures"' EXIT; \
+	for script in examples/*.py; do echo "$$script"; $(RUN) "$$script" "$$figures/figure.png"; done
 
 test: install  ## the short tests; all of them: .venv/bin/python -m pytest -m ""
 	$(RUN) -m pytest
