@@ -156,7 +156,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Why training ended.
     n_features_in_ : int
         Number of features; channels * height * width for images.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where X has string names.
 
     See Also
@@ -309,7 +309,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
         Returns
         -------
-        ndarray of shape (n_samples, n_features_in_)
+        ndarray of shape (n_samples, n_features)
             Reconstructions, flat also for images; float32 for float32 input, else float64.
         """
         check_is_fitted(self)

@@ -205,7 +205,7 @@ class DeepClusterer(
 
         Returns
         -------
-        ndarray of shape (n_samples, n_features_in_)
+        ndarray of shape (n_samples, n_features)
             Reconstructions, flat also for images; float32 for float32 input, else float64.
         """
         check_is_fitted(self)

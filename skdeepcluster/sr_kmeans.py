@@ -155,14 +155,13 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
         ``Autoencoder()``. Its random_state, device and verbose are inherited from here where
         they are at their defaults there.
-    init : {"auto", "graph", "k-means"}, clusterer, or array-like of shape (n_samples,), \
-            default="auto"
+    init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
         which finds dense regions of any form (official code of the papers clusters a graph as
         well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
         estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels.
+        random_state where it has none. Or labels, an array of shape (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
@@ -219,7 +218,7 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
         clusters that got a new prototype).
     n_features_in_ : int
         Number of features; channels * height * width for images.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where X has string names.
 
     See Also

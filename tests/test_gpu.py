@@ -7,9 +7,10 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from skdeepcluster import SRKMeans
+from skdeepcluster import DCN
 
-from .conftest import small_autoencoder, small_sr_kmeans
+from .conftest import METHODS, small, small_autoencoder, small_sr_kmeans
+from .test_methods import VARIANTS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,14 +29,27 @@ def test_fit_and_predict(blobs, image_shape, dtype):
     np.testing.assert_array_equal(model.predict_proba(X).argmax(axis=1), model.labels_)
 
 
-def test_blobs_are_found(blobs):
-    X, y = blobs
-    assert adjusted_rand_score(y, SRKMeans(3, device="cuda", random_state=0).fit_predict(X)) == 1
-
-
-def test_saved_fit_opens_on_the_cpu(blobs):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_method(blobs, name):
     X, _ = blobs
-    model = small_sr_kmeans(device="cuda").fit(X)
+    method, parameters = VARIANTS[name]
+    model = small(method, device="cuda", **parameters).fit(X)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    assert np.isfinite(model.score(X))
+    if method is not DCN:
+        np.testing.assert_array_equal(model.predict_proba(X).argmax(axis=1), model.labels_)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_blobs_are_found(blobs, method):
+    X, y = blobs
+    assert adjusted_rand_score(y, method(3, device="cuda", random_state=0).fit_predict(X)) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_saved_fit_opens_on_the_cpu(blobs, method):
+    X, _ = blobs
+    model = small(method, device="cuda").fit(X)
     opened = pickle.loads(pickle.dumps(model))
     assert not next(opened.autoencoder_.module_.parameters()).is_cuda
     np.testing.assert_allclose(opened.transform(X), model.transform(X), atol=1e-6)

@@ -191,6 +191,15 @@ def test_same_numbers_of_any_type_same_training(small_images, method, dtype):
     np.testing.assert_array_equal(model.predict(counts.astype(dtype)), model.labels_)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_images_go_through_the_convolutional_network(small_images, method):
+    X, _ = small_images
+    model = small(method, small_autoencoder(max_epochs=2), n_clusters=5).fit(X)
+    assert model.autoencoder_.image_shape_ == (1, 8, 8)
+    np.testing.assert_array_equal(model.predict(X.reshape(300, 64)), model.labels_)
+    assert model.inverse_transform(model.cluster_centers_).shape == (5, 64)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_blobs_are_found(blobs, name):
     X, y = blobs
