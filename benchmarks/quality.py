@@ -6,7 +6,7 @@
 
 Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans" and all methods
 start from it, but for "DKM_a", the annealed Deep k-Means, which trains from scratch. "MI-D" is
-MIADM(solver="direct"), "DEPICT-paper" has the paper's target instead of the official code's.
+MIADM(solver="direct"), "DEPICT-dec" has the official code's target instead of the paper's.
 Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
 that are there already (same data, network, method, seed and version) are skipped. Seconds include
 the pretraining where there is one. ``--cache`` keeps the pretrained networks for another time.
@@ -67,7 +67,7 @@ METHODS = {
     "MIADM": MIADM,
     "MI-D": partial(MIADM, solver="direct"),
     "DEPICT": DEPICT,
-    "DEPICT-paper": partial(DEPICT, target="depict"),
+    "DEPICT-dec": partial(DEPICT, target="dec"),
     "DKM_p": DeepKMeans,
     "DKM_a": partial(DeepKMeans, alpha="anneal"),
     "DCN": DCN,
@@ -126,7 +126,8 @@ def run(X, y, image_shape, seed, methods, path):
             yield record(method, labels, pretraining + seconds, error_share=share)
         else:
             scratch = method == "DKM_a"
-            network = None if scratch else FrozenEstimator(autoencoder)
+            architecture = Autoencoder(n_components=10, image_shape=image_shape)
+            network = architecture if scratch else FrozenEstimator(autoencoder)
             model = METHODS[method](k, autoencoder=network, random_state=seed)
             labels, seconds = timed(partial(model.fit_predict, X))
             seconds += 0 if scratch else pretraining

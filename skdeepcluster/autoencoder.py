@@ -73,10 +73,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     Parameters
     ----------
     n_components : int, default=20
-        Size of the embedding. Ignored where ``module`` is a network. The papers use the number of
-        clusters. SR-K-means drives every sample to a corner of the cube [-1, 1]^n_components: with
-        few corners, clusters head for the same one and merge (measured with 10 clusters: often
-        with 10 components, now and then with 20, never with 50).
+        Size of the embedding. Ignored where ``module`` is a network. SR-K-means, DEPICT and DKM
+        use the number of clusters. But SR-K-means drives every sample to a corner of the cube
+        [-1, 1]^n_components: with few corners, clusters head for the same one and merge (measured
+        with 10 clusters: often with 10 components, now and then with 20, never with 50).
     hidden_layer_sizes : "auto" or sequence of int, default="auto"
         Widths of the layers between input and embedding, for ``module="mlp"``. DKM, DCN and IDEC
         use ``(500, 500, 2000)``; "auto" is that for 250 features or more, and scaled down for

@@ -145,11 +145,8 @@ class DeepClusterer(
             If fewer than ``n_clusters`` clusters could be filled.
         """
         with unfitted_on_error(self):
-            device = check_device(self.device)
-            check_optimizer(self.optimizer)
+            X, image_shape, autoencoder, init, device = self._check_before_fit(X)
             seeds = draw_seeds(self.random_state, 4)
-            X, image_shape, autoencoder = self._check_fit(X)
-            init = self._check_init(len(X))
             n_distinct = n_distinct_rows(X, self.n_clusters)
             if n_distinct < self.n_clusters:
                 warnings.warn(
@@ -233,6 +230,15 @@ class DeepClusterer(
         check_is_fitted(self)
         X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
         return -self._total_loss(self.autoencoder_._encode(X), X)
+
+    def _check_before_fit(
+        self, X: Any
+    ) -> tuple[np.ndarray, ImageShape | None, Autoencoder, Any, torch.device]:
+        """Refuse whatever can be refused before training."""
+        device = check_device(self.device)
+        check_optimizer(self.optimizer)
+        X, image_shape, autoencoder = self._check_fit(X)
+        return X, image_shape, autoencoder, self._check_init(len(X)), device
 
     def _check_fit(self, X: Any) -> tuple[np.ndarray, ImageShape | None, Autoencoder]:
         """Validate X and the network it goes through; the user's network is copied."""
@@ -360,6 +366,11 @@ class DeepClusterer(
         )
         self.stop_reason_ = trainer.train(rows, max_epochs)
         network.eval()
+        if from_scratch and autoencoder._is_dead(rows):
+            raise ValueError(
+                f"The network died in training with lr={self.lr:g}: all samples have the same "
+                "embedding. Use a smaller lr, or a smaller weight of the clustering loss."
+            )
 
         joint = trainer.rows_of_history()
         self.n_iter_ = len(joint)
@@ -369,7 +380,7 @@ class DeepClusterer(
         embedding = autoencoder._encode(X)
         n_reseeded = self._keep(objective, embedding)
         if joint:
-            joint[-1]["n_reseeded"] = joint[-1].get("n_reseeded", 0) + n_reseeded
+            joint[-1]["n_reseeded"] += n_reseeded
         self.history_ = [*history, *joint]
         self.labels_ = self._labels(embedding)
         autoencoder.reconstruction_error_ = autoencoder._reconstruction_error(X)

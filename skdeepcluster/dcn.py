@@ -57,7 +57,10 @@ class HardKMeans(Objective):
         """Nothing but a new prototype for clusters without samples: the batches do the rest."""
         n_reseeded = 0
         if labels is None:
-            self.prototypes, n_reseeded = reseed_empty(z, self.prototypes)
+            before = self.prototypes
+            self.prototypes, n_reseeded = reseed_empty(z, before)
+            moved = (self.prototypes != before).any(dim=1)
+            self.counts = self.counts.masked_fill(moved, self.init_count)
         else:
             self.start(z, labels)
         return {"objective": self.energy(z), "n_reseeded": n_reseeded}
@@ -120,10 +123,11 @@ class DCN(DeepClusterer):
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (official code of the papers clusters a graph as
-        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
-        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels, an array of shape (n_samples,).
+        which finds dense regions of any form (the official code of SR-K-means and DEPICT
+        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
+        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
+        n_clusters, and a random_state where it has none. Or labels, an array of shape
+        (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
@@ -185,11 +189,14 @@ class DCN(DeepClusterer):
 
     Notes
     -----
+    The reconstruction loss is that of :class:`Autoencoder` times the number of features; where
+    that has terms of hidden layers (the convolutional network), they are in it.
+
     Assignments are hard: there is no ``predict_proba``. With an encoder that does not move and
     ``init_count=0`` the prototypes are those of ``MiniBatchKMeans.partial_fit``. The network of the
-    official code is ``Autoencoder(n_components=K, hidden_layer_sizes=(500, 500, 2000),
+    official code for MNIST is ``Autoencoder(n_components=10, hidden_layer_sizes=(500, 500, 2000),
     embedding_activation="identity", noise=0)``, with tied weights, which these are not; it runs
-    k-means on the embedding again every 10 epochs, which made no difference on the digits.
+    k-means on the embedding again every 10 epochs, which is left out here.
 
     References
     ----------

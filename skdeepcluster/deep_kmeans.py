@@ -51,12 +51,19 @@ def annealing_schedule(n_values: int = 40) -> np.ndarray:
     ndarray of shape (n_values,)
         Values of alpha, increasing.
 
+    Raises
+    ------
+    ValueError
+        If n_values is less than 1.
+
     Examples
     --------
     >>> from skdeepcluster import annealing_schedule
     >>> annealing_schedule()[[0, 1, -1]].round(4)
     array([ 0.1   ,  0.4232, 28.1326])
     """
+    if n_values < 1:
+        raise ValueError(f"n_values={n_values} must be at least 1.")
     n = np.arange(2, n_values + 1)
     return 0.1 * np.cumprod([1.0, *np.exp2(1 / np.log(n) ** 2)])
 
@@ -95,7 +102,7 @@ class DifferentiableKMeans(Objective):
         self.lam = lam
         self.reconstruction_weight = float(n_features)
         self.max_epochs = max_epochs
-        self.alpha = self._alpha_of(0)
+        self.alpha = self.trained_alpha = self._alpha_of(0)
         # A schedule is a warm-up of its own.
         self.warm_up = len(alphas) == 1
         self._labels: Any = None
@@ -124,7 +131,7 @@ class DifferentiableKMeans(Objective):
             "alpha": self.alpha,
             "n_reseeded": n_reseeded,
         }
-        self.alpha = self._alpha_of(epoch + 1)
+        self.trained_alpha, self.alpha = self.alpha, self._alpha_of(epoch + 1)
         return numbers
 
     def loss(self, z: Tensor, index: Tensor) -> Tensor:
@@ -137,8 +144,8 @@ class DifferentiableKMeans(Objective):
         return self.lam * (distances * weights).sum(dim=1).mean()
 
     def is_settled(self, epoch: int) -> bool:
-        """Once alpha has its last value."""
-        return self._alpha_of(epoch) == self.alphas[-1]
+        """Once the schedule is at its last value."""
+        return self._position(epoch) == len(self.alphas) - 1
 
     def log_posterior(self, z: Tensor) -> Tensor:
         r"""Logarithm of G, :math:`\mathrm{softmax}_k(-\alpha \|z_i - r_k\|^2)`, in float64."""
@@ -151,9 +158,13 @@ class DifferentiableKMeans(Objective):
         return self.lam * float((distances * weights).sum(dim=1).mean())
 
     def _alpha_of(self, epoch: int) -> float:
-        """Value of alpha in an epoch; the last epoch has the last value."""
+        """Value of alpha in an epoch."""
+        return float(self.alphas[self._position(epoch)])
+
+    def _position(self, epoch: int) -> int:
+        """Place in the schedule; that of the last epoch is the last."""
         epoch = min(epoch, self.max_epochs - 1)
-        return float(self.alphas[((epoch + 1) * len(self.alphas) - 1) // self.max_epochs])
+        return ((epoch + 1) * len(self.alphas) - 1) // self.max_epochs
 
 
 class DeepKMeans(PosteriorMixin, DeepClusterer):
@@ -191,8 +202,9 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         pretraining and from random prototypes; an ``Autoencoder`` then only tells the
         architecture (None is one of 10 components: random prototypes in more of them miss the
         data), and a frozen fitted one is where it starts, from the initial clustering.
-        A float is constant, an array is spread over the epochs (without a warm-up); both pretrain.
-        It scales with the inverse square of the embedding, which a tanh confines to [-1, 1].
+        A float is constant, an array is spread over the epochs, without a warm-up if it has more
+        than one value; both pretrain. alpha scales with the inverse square of the embedding,
+        which a tanh confines to [-1, 1].
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
@@ -201,16 +213,17 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (official code of the papers clusters a graph as
-        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
-        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels, an array of shape (n_samples,).
+        which finds dense regions of any form (the official code of SR-K-means and DEPICT
+        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
+        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
+        n_clusters, and a random_state where it has none. Or labels, an array of shape
+        (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
         Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
-        in 16 to 100 epochs; with ``alpha="anneal"`` at 6,000, in 40 to 400. The paper trains 100
-        epochs, or 200 with annealing.
+        in 16 to 100 epochs; with a schedule of alpha at 6,000, in 40 to 400. The paper trains 100
+        epochs, or 200 with annealing. A schedule of more values than epochs leaves out some.
     tol : float, default=1e-3
         Joint training has converged once no more than this share of the labels changes in an epoch.
     batch_size : "auto" or int, default="auto"
@@ -275,6 +288,9 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     The paper's network is ``Autoencoder(n_components=K, hidden_layer_sizes=(500, 500, 2000),
     embedding_activation="identity", noise=0)``; it trains with Adam at 1e-3 in batches of 256. The
     loss falls with alpha and is at most :math:`\log(K) / \alpha` above that of k-means on z.
+
+    The reconstruction loss is that of :class:`Autoencoder` times the number of features; where
+    that has terms of hidden layers (the convolutional network), they are in it.
 
     An annealed fit does not stop by ``tol`` before alpha has its last value. A prototype that
     no sample has a G for gets no gradient; it is moved to the sample that is worst represented.
@@ -344,6 +360,12 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
                 f"alpha={self.alpha!r} must be 'anneal', a positive number, or a one-dimensional "
                 "sequence of positive numbers."
             )
+        if self._from_scratch() and not (isinstance(self.init, str) and self.init == "auto"):
+            raise ValueError(
+                f"init={self.init!r} is not used: alpha='anneal' starts from random prototypes. "
+                "Leave init at 'auto', or give a fitted network, "
+                "autoencoder=FrozenEstimator(Autoencoder().fit(X))."
+            )
 
     def _alphas(self) -> np.ndarray:
         """The schedule."""
@@ -359,7 +381,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         return annealed and not isinstance(self.autoencoder, FrozenEstimator)
 
     def _joint_epochs(self, n_samples: int, batch_size: int) -> int:
-        if not isinstance(self.alpha, str):
+        if len(self._alphas()) == 1:
             return super()._joint_epochs(n_samples, batch_size)
         return auto_epochs(
             self.max_epochs,
@@ -388,7 +410,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         prototypes, n_reseeded = reseed_empty(z, objective.prototypes.detach().cpu().double())
         self.cluster_centers_ = prototypes.numpy()
         # lam and alpha may be set anew after the fit.
-        self._fitted_lam, self._fitted_alpha = objective.lam, objective.alpha
+        self._fitted_lam, self._fitted_alpha = objective.lam, objective.trained_alpha
         coef, intercept = logistic_form(prototypes, 1 / self._fitted_alpha)
         self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
         return n_reseeded

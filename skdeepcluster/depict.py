@@ -20,7 +20,7 @@ from .targets import dec_target, depict_target
 
 
 class BalancedDivergence(LogisticObjective):
-    r"""DEPICT's :math:`KL(Q \| P) + \gamma \sum_k \hat q_k \log \hat q_k`.
+    r"""DEPICT's :math:`KL(Q \| P) + \gamma \sum_k \hat q_k \log \hat q_k`; by DEC without gamma.
 
     Parameters
     ----------
@@ -43,6 +43,8 @@ class BalancedDivergence(LogisticObjective):
         return dec_target(log_p) if self.target == "dec" else depict_target(log_p, self.gamma)
 
     def _value(self, log_p: Tensor, targets: Tensor) -> float:
+        if self.target == "dec":
+            return float(kl_divergence(targets, log_p))
         balance = -self.gamma * entropy(targets.mean(dim=0))
         return float(kl_divergence(targets, log_p) + balance)
 
@@ -69,13 +71,13 @@ class DEPICT(LogisticClusterer):
         Number of clusters K.
     gamma : float, default=1.0
         The :math:`\gamma`: weight of the balance of the cluster sizes. 1 is the published
-        exponent 1/2 of ``target="depict"``.
-    target : {"depict", "dec"}, default="dec"
+        exponent 1/2 of ``target="depict"``; "dec" has none.
+    target : {"depict", "dec"}, default="depict"
         The target step. "depict" is the paper's
         :math:`q_{ik} \propto p_{ik} / (\sum_j p_{jk})^{\gamma / (1 + \gamma)}`, which balances
-        the sizes but does not sharpen; "dec" is what the official code runs,
-        :math:`q_{ik} \propto p_{ik}^2 / \sum_j p_{jk}`, which ignores gamma and never lowers the
-        mutual information. From one initial clustering the two ended alike on the digits.
+        the sizes but does not sharpen. "dec" is what the official code runs,
+        :math:`q_{ik} \propto p_{ik}^2 / \sum_j p_{jk}`: it never lowers the mutual information,
+        and the objective is the relative entropy to it alone, without gamma.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
@@ -84,10 +86,11 @@ class DEPICT(LogisticClusterer):
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (official code of the papers clusters a graph as
-        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
-        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels, an array of shape (n_samples,).
+        which finds dense regions of any form (the official code of SR-K-means and DEPICT
+        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
+        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
+        n_clusters, and a random_state where it has none. Or labels, an array of shape
+        (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
@@ -142,7 +145,8 @@ class DEPICT(LogisticClusterer):
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
         part, on all samples), mutual_information (of P, in nats),
-        label_change (share), smallest_cluster (samples).
+        label_change (share), smallest_cluster (samples), n_reseeded (empty clusters that got a
+        new prototype).
     n_features_in_ : int
         Number of features; channels * height * width for images.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -151,12 +155,16 @@ class DEPICT(LogisticClusterer):
     See Also
     --------
     MIADM : The same objective at gamma = 1/2 plus half of the entropy of Q (Proposition 1).
-    IDEC : The "dec" target with prototypes instead of a logistic posterior.
+    IDEC : Its "dec" target with prototypes instead of a logistic posterior.
 
     Notes
     -----
     The exact minimiser over Q solves :math:`q_{ik} \propto p_{ik} \hat q_k^{-\gamma}`; the closed
     form leaves out the normalisers of the rows.
+
+    Should a cluster have no samples at the end, weights and biases are replaced by those whose
+    labels are the nearest means, with the empty clusters' means moved to the samples that are
+    worst represented.
 
     Cost per epoch: one pass of training and one of the encoder, and O(N K p) for the targets.
 
@@ -193,7 +201,7 @@ class DEPICT(LogisticClusterer):
         n_clusters: int = 8,
         *,
         gamma: float = 1.0,
-        target: str = "dec",
+        target: str = "depict",
         autoencoder: Autoencoder | FrozenEstimator | None = None,
         init: Any = "auto",
         n_init: int = 10,

@@ -95,7 +95,10 @@ class IDEC(PosteriorMixin, DeepClusterer):
     n_clusters : int, default=8
         Number of clusters K.
     lam : float, default=0.1
-        The :math:`\lambda`: weight of clustering beside reconstruction, as in the paper.
+        The :math:`\lambda`: weight of clustering beside reconstruction, the paper's number. The
+        input here is divided by its standard deviation :math:`\sigma`, which divides the mean
+        squared error by :math:`\sigma^2`; so the paper's value divided by the variance of its
+        input would be lam here: 0.04 for MNIST, whose pixels it divides by 50.
     reconstruct : bool, default=True
         Whether to train the reconstruction as well. False is DEC (Xie et al. 2016): the decoder
         stays as pretrained while the encoder moves on, and ``inverse_transform`` loses its meaning.
@@ -107,10 +110,11 @@ class IDEC(PosteriorMixin, DeepClusterer):
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (official code of the papers clusters a graph as
-        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
-        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels, an array of shape (n_samples,).
+        which finds dense regions of any form (the official code of SR-K-means and DEPICT
+        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
+        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
+        n_clusters, and a random_state where it has none. Or labels, an array of shape
+        (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
@@ -160,7 +164,8 @@ class IDEC(PosteriorMixin, DeepClusterer):
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
         part, on all samples), mutual_information (of P, in nats),
-        label_change (share), smallest_cluster (samples).
+        label_change (share), smallest_cluster (samples), n_reseeded (empty clusters that got a
+        new prototype).
     n_features_in_ : int
         Number of features; channels * height * width for images.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -173,7 +178,7 @@ class IDEC(PosteriorMixin, DeepClusterer):
 
     Notes
     -----
-    The paper's network is ``Autoencoder(n_components=K, hidden_layer_sizes=(500, 500, 2000),
+    The paper's network is ``Autoencoder(n_components=10, hidden_layer_sizes=(500, 500, 2000),
     embedding_activation="identity", noise=0)``, and its initial clustering ``init="k-means"``.
 
     References

@@ -112,10 +112,12 @@ class LogisticClusterer(PosteriorMixin, DeepClusterer):
         if sizes.min() == 0:
             # A hyperplane cannot be moved to a sample without others that follow it: where a
             # cluster was lost, the nearest prototype decides.
-            centers, n_reseeded = reseed_empty(z, centers)
-            coef, intercept = _soft_posterior(
-                z, centers, squared_distances(z, centers).argmin(dim=1)
-            )
+            n_reseeded = int((sizes == 0).sum())
+            prototypes, _ = reseed_empty(z, centers)
+            nearest = squared_distances(z, prototypes).argmin(dim=1)
+            coef, intercept = _soft_posterior(z, prototypes, nearest)
+            posterior = torch.softmax(z.double() @ coef.T + intercept, dim=1)
+            centers = weighted_means(z, posterior, fallback=overall)
         self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
         self.cluster_centers_ = centers.numpy()
         return n_reseeded
@@ -128,10 +130,11 @@ class LogisticClusterer(PosteriorMixin, DeepClusterer):
 def _soft_posterior(z: Tensor, prototypes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Weights and biases by which the nearest prototype is the most probable, but not certain.
 
-    The temperature is twice the mean squared distance of a sample to its own prototype: sharper,
-    the weights would be larger than the steps of training can change.
+    The temperature is twice the mean squared distance of a sample to its own prototype, and a
+    fifth of that to the overall mean at least: sharper, the weights would be larger than the steps
+    of training can change.
     """
-    distance = float((widen(z) - prototypes[labels]).square().sum(dim=1).mean())
-    # Copies of one sample leave a distance of rounding errors.
-    is_none = distance <= 1e-10 * float(widen(z).square().sum(dim=1).mean())
-    return logistic_form(prototypes, 1.0 if is_none else 2 * distance)
+    z = widen(z)
+    within = float((z - prototypes[labels]).square().sum(dim=1).mean())
+    total = float((z - z.mean(dim=0)).square().sum(dim=1).mean())
+    return logistic_form(prototypes, 2 * max(within, total / 10) or 1.0)

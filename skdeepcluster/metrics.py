@@ -68,7 +68,8 @@ def input_silhouette(estimator: Any, X: Any, y: Any = None) -> float:
     Parameters
     ----------
     estimator : object with ``predict``
-        A fitted clusterer, or a Pipeline that ends in one.
+        A fitted clusterer, or a Pipeline that ends in one. A Pipeline's input is what counts,
+        before its transformers.
     X : array-like of shape (n_samples, n_features), or images
         What the estimator takes. Of more than 5,000 samples, 5,000 drawn once and for all are
         looked at.
@@ -108,7 +109,8 @@ def neighbor_agreement(estimator: Any, X: Any, y: Any = None) -> float:
     Parameters
     ----------
     estimator : object with ``predict``
-        A fitted clusterer, or a Pipeline that ends in one.
+        A fitted clusterer, or a Pipeline that ends in one. A Pipeline's input is what counts,
+        before its transformers.
     X : array-like of shape (n_samples, n_features), or images
         What the estimator takes. Of more than 5,000 samples, 5,000 drawn once and for all are
         looked at, as if they were all.

@@ -12,6 +12,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from .assignments import widen
 from .autoencoder import Autoencoder
 from .base import DeepClusterer
 from .information import mi_adm_bound, mutual_information
@@ -70,10 +71,11 @@ class MutualInformation(LogisticObjective):
             self._sizes = log_p.exp().mean(dim=0)
 
     def _target(self, log_p: Tensor) -> Tensor:
-        return self._make_target(log_p)
+        # The direct solver has none.
+        return log_p.exp() if self.solver == "direct" else self._make_target(log_p)
 
     def _value(self, log_p: Tensor, targets: Tensor) -> float:
-        penalty = self.lam * float(self.coef.detach().double().square().sum())
+        penalty = self.lam * float(widen(self.coef.detach()).square().sum())
         if self.solver == "direct":
             return penalty - float(mutual_information(log_p.exp()))
         return (penalty - float(mi_adm_bound(targets, log_p))) / 2
@@ -121,10 +123,11 @@ class MIADM(LogisticClusterer):
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (official code of the papers clusters a graph as
-        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
-        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels, an array of shape (n_samples,).
+        which finds dense regions of any form (the official code of SR-K-means and DEPICT
+        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
+        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
+        n_clusters, and a random_state where it has none. Or labels, an array of shape
+        (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"
@@ -179,7 +182,8 @@ class MIADM(LogisticClusterer):
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
         part, on all samples), mutual_information (of P, in nats),
-        label_change (share), smallest_cluster (samples).
+        label_change (share), smallest_cluster (samples), n_reseeded (empty clusters that got a
+        new prototype).
     n_features_in_ : int
         Number of features; channels * height * width for images.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -188,7 +192,8 @@ class MIADM(LogisticClusterer):
     See Also
     --------
     DEPICT : Targets that balance the sizes without sharpening.
-    SRKMeans : The same problem as soft k-means (Proposition 2).
+    SRKMeans : Nearly the same problem as soft k-means: Proposition 2 leaves out the normaliser of
+        the posterior.
 
     Notes
     -----
@@ -197,6 +202,10 @@ class MIADM(LogisticClusterer):
     ``solver="direct"`` takes the sizes :math:`\hat p` in the gradient
     :math:`\partial I / \partial p_{ik} = \frac1N \log(p_{ik} / \hat p_k)` from all samples at
     the start of an epoch, and then from a running mean over the batches.
+
+    Should a cluster have no samples at the end, weights and biases are replaced by those whose
+    labels are the nearest means, with the empty clusters' means moved to the samples that are
+    worst represented.
 
     Cost per epoch: one pass of training and one of the encoder, and O(N K p) for the targets.
 

@@ -19,7 +19,8 @@ class SingleFit:
 
     A clusterer has no labels to overfit to, so a grid search over clusterings needs no
     held-out part: ``GridSearchCV(model, grid, scoring=input_silhouette, cv=SingleFit())`` fits
-    once per candidate, on all of the data.
+    once per candidate, on all of the data. The best one is fitted once more at the end
+    (``refit=True``): give the clusterer an int as random_state, or that is another fit.
 
     Examples
     --------
@@ -86,13 +87,14 @@ def scan_n_clusters(
     Parameters
     ----------
     clusterer : SRKMeans, MIADM, DEPICT, DeepKMeans, DCN or IDEC
-        What is fitted; a copy each time, the given one is not changed. Its ``autoencoder`` is
-        pretrained once, with the clusterer's random_state, device and verbose where it has
-        none of its own, or taken as it is if frozen.
+        What is fitted, a copy for each number; the given one is not fitted itself. Its
+        ``autoencoder`` is pretrained once, with the clusterer's random_state, device and verbose
+        where it has none of its own, or taken as it is if frozen. Only
+        ``DeepKMeans(alpha="anneal")`` starts each fit from scratch.
     X : array-like of shape (n_samples, n_features), or images
         Samples.
     n_clusters : iterable of int
-        Numbers of clusters to try.
+        Numbers of clusters to try; checked before anything is trained.
     scoring : callable, default=input_silhouette
         Score of a fitted clusterer, ``scoring(clusterer, X)``.
 
@@ -101,6 +103,11 @@ def scan_n_clusters(
     Bunch
         The plot's data, a column each, so that ``pandas.DataFrame(scan)`` is a table:
         ``n_clusters``, ``score``, ``smallest_cluster`` (samples), ``n_iter`` (joint epochs).
+
+    Raises
+    ------
+    ValueError
+        If X or a parameter is unfit, or there is nothing to try.
 
     Examples
     --------
@@ -111,19 +118,28 @@ def scan_n_clusters(
     >>> int(scan.n_clusters[scan.score.argmax()])
     4
     """
-    autoencoder = clusterer._pretraining()
-    if not isinstance(autoencoder, FrozenEstimator):
-        autoencoder = FrozenEstimator(autoencoder.fit(X))
+    models = [clone(clusterer).set_params(n_clusters=k) for k in n_clusters]
+    if not models:
+        raise ValueError("n_clusters is empty; give the numbers of clusters to try.")
+    for model in models:
+        model._validate_params()
+        model._check_before_fit(X)
+    if not clusterer._from_scratch():
+        autoencoder = clusterer._pretraining()
+        if not isinstance(autoencoder, FrozenEstimator):
+            autoencoder = FrozenEstimator(autoencoder.fit(X))
+        for model in models:
+            model.set_params(autoencoder=autoencoder)
     table: dict[str, list[Any]] = {
         "n_clusters": [],
         "score": [],
         "smallest_cluster": [],
         "n_iter": [],
     }
-    for k in n_clusters:
-        model = clone(clusterer).set_params(n_clusters=k, autoencoder=autoencoder).fit(X)
-        table["n_clusters"].append(k)
+    for model in models:
+        sizes = np.bincount(model.fit(X).labels_, minlength=model.n_clusters)
+        table["n_clusters"].append(model.n_clusters)
         table["score"].append(scoring(model, X))
-        table["smallest_cluster"].append(int(np.bincount(model.labels_, minlength=k).min()))
+        table["smallest_cluster"].append(int(sizes.min()))
         table["n_iter"].append(model.n_iter_)
     return Bunch(**{name: np.array(values) for name, values in table.items()})

@@ -96,6 +96,9 @@ class JointLoss(nn.Module):
 
     def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Reconstruction loss, weighted, and clustering loss (None in pretraining) of a batch."""
+        if self.objective is not None and self.objective.reconstruction_weight == 0:
+            z = self.network.encode(x)
+            return z.new_zeros(()), self.objective.loss(z, index)
         z, terms = reconstruct(self.network, x)
         # The first term, the input's, has weight 1.
         (_, target, output), *hidden = terms

@@ -158,10 +158,11 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (official code of the papers clusters a graph as
-        well); "k-means" is k-means on the embedding; "auto" is "graph" from 500 samples on. An
-        estimator or Pipeline with ``fit_predict`` is copied, and gets this n_clusters, and a
-        random_state where it has none. Or labels, an array of shape (n_samples,).
+        which finds dense regions of any form (the official code of SR-K-means and DEPICT
+        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
+        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
+        n_clusters, and a random_state where it has none. Or labels, an array of shape
+        (n_samples,).
     n_init : int, default=10
         Restarts of the initial k-means, for "graph" and "k-means".
     max_epochs : "auto" or int, default="auto"

@@ -82,7 +82,7 @@ ESTIMATORS = {
     "mi-adm-exact": small(MIADM, target="exact", lam=0.0),
     "mi-d": small(MIADM, solver="direct"),
     "depict": small(DEPICT),
-    "depict-paper": small(DEPICT, target="depict", gamma=0.5),
+    "depict-dec": small(DEPICT, target="dec"),
     "deep-k-means": small(DeepKMeans),
     "deep-k-means-unbounded": small(
         DeepKMeans, small_autoencoder(embedding_activation="identity"), alpha=[1.0, 10.0]

@@ -20,6 +20,7 @@ from skdeepcluster import (
     neighbor_agreement,
     scan_n_clusters,
 )
+from skdeepcluster.training import Trainer
 
 from .conftest import METHODS, small, small_autoencoder
 
@@ -128,6 +129,32 @@ def test_grid_over_lam_and_alpha_in_a_pipeline_without_labels(blobs, n_jobs):
     assert np.isfinite(scores).all()
     assert search.best_score_ == scores.max()
     assert input_silhouette(search.best_estimator_, X) == search.best_score_
+
+
+def test_scan_starts_annealing_from_scratch_each_time(blobs):
+    X, _ = blobs
+    model = small(DeepKMeans, alpha="anneal", max_epochs=40)
+    scan = scan_n_clusters(model, X, [3])
+    assert scan.score.tolist() == [input_silhouette(model.fit(X), X)]
+
+
+@pytest.mark.parametrize(
+    ("model", "n_clusters", "message"),
+    [
+        (small(SRKMeans), [], "n_clusters is empty"),
+        (small(SRKMeans), [2, 0], "n_clusters"),
+        (small(SRKMeans), [2, 500], "n_samples=120 should be >= n_clusters=500"),
+        (small(SRKMeans, lam=-1.0), [2], "lam"),
+        (small(SRKMeans, small_autoencoder(embedding_activation="identity")), [2], "bounded"),
+    ],
+)
+def test_scan_refuses_before_any_training(blobs, monkeypatch, model, n_clusters, message):
+    def train(*args, **kwargs):
+        raise AssertionError("training was paid for")
+
+    monkeypatch.setattr(Trainer, "train", train)
+    with pytest.raises(ValueError, match=message):
+        scan_n_clusters(model, blobs[0], n_clusters)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -215,7 +215,7 @@ class Trainer(NeuralNet):
             raise ValueError(
                 f"The training loss is {loss} after epoch {self.history[-1, 'epoch']} of "
                 f"{'joint training' if clustering else 'the Autoencoder'}: it diverged. Use a "
-                f"learning rate there below lr={self.lr:g}."
+                f"learning rate there below lr={self.lr:g}, or a less extreme weight of the loss."
             )
         best = min((row[f"{prefix}_loss"] for row in self.history[:-1]), default=math.inf)
         self.history.record(f"{prefix}_loss", loss)

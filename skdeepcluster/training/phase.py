@@ -86,6 +86,7 @@ class ClusteringPhase:
         self._epoch += 1
         record: dict[str, float | str] = {
             "phase": "warm-up" if warm else "joint",
+            "n_reseeded": 0,
             **numbers,
             "label_change": change,
             "smallest_cluster": int(sizes.min()),
@@ -105,7 +106,7 @@ class ClusteringPhase:
                 # The next epoch has the method's own targets.
                 self._objective.warming = False
                 update = self._objective.e_step(z, self._epoch - 1)
-                record["n_reseeded"] = numbers.get("n_reseeded", 0) + update.get("n_reseeded", 0)
+                record["n_reseeded"] = update.get("n_reseeded", 0)
             return record, None
         return record, "tol" if change <= self._tol else None
 
