@@ -112,7 +112,7 @@ class MIADM(LogisticClusterer):
         The target step of "adm". The paper's closed form is the exact maximiser of A(P, Q) only
         where the normalisers of all rows are equal, and may lower I(Q), though rarely and by
         little; "exact" finds the maximiser by a fixed point, and cannot (Proposition 3).
-    lam : float, default=1e-3
+    lam : float, default=1e-2
         The :math:`\lambda`: weight of the L2 penalty on the weights; not on the biases. The
         embedding lies in [-1, 1], so lam does not depend on the unit of the data. 0 is legal.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
@@ -243,7 +243,7 @@ class MIADM(LogisticClusterer):
         *,
         solver: str = "adm",
         target: str = "closed-form",
-        lam: float = 1e-3,
+        lam: float = 1e-2,
         autoencoder: Autoencoder | FrozenEstimator | None = None,
         init: Any = "auto",
         n_init: int = 10,

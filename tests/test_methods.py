@@ -586,3 +586,33 @@ def test_annealed_deep_k_means_above_k_means_without_pretraining(digits):
     k_means = KMeans(10, n_init=10, random_state=0).fit_predict(X)
     model = DeepKMeans(10, alpha="anneal", random_state=0)
     assert nmi(y, model.fit_predict(X)) > nmi(y, k_means)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (MIADM, {"lam": 1e-12}),
+        (MIADM, {"lam": 1e6, "solver": "direct"}),
+        (DEPICT, {"gamma": 0.0}),
+        (DEPICT, {"gamma": 1e8}),
+        (DeepKMeans, {"alpha": 1e8}),
+        (DeepKMeans, {"alpha": 1e-6, "lam": 1e-12}),
+        (DeepKMeans, {"lam": 1e8}),
+        (DCN, {"lam": 0.0}),
+        (DCN, {"lam": 1e8, "init_count": 1e8}),
+        (IDEC, {"lam": 0.0}),
+        (IDEC, {"lam": 1e8}),
+    ],
+)
+def test_extreme_parameters_stay_finite(blobs, method, parameters):
+    X, _ = blobs
+    model = small(method, **parameters).fit(X)
+    assert all(np.isfinite(row["train_loss"]) for row in model.history_)
+    assert np.isfinite(model.cluster_centers_).all()
+    assert np.isfinite(model.transform(X)).all()
+    assert np.isfinite(model.score(X))
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    assert np.bincount(model.labels_, minlength=3).min() >= 1
+    if method is not DCN:
+        p = model.predict_proba(X)
+        np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
