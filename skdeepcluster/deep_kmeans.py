@@ -286,8 +286,9 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     Notes
     -----
     The paper's network is ``Autoencoder(n_components=K, hidden_layer_sizes=(500, 500, 2000),
-    embedding_activation="identity", noise=0)``; it trains with Adam at 1e-3 in batches of 256. The
-    loss falls with alpha and is at most :math:`\log(K) / \alpha` above that of k-means on z.
+    embedding_activation="identity", noise=0)``; it trains with Adam at 1e-3 in batches of 256.
+    The clustering loss over lam falls with alpha, and is at most :math:`\log(K) / \alpha` above
+    that of k-means on z.
 
     The reconstruction loss is that of :class:`Autoencoder` times the number of features; where
     that has terms of hidden layers (the convolutional network), they are in it.
