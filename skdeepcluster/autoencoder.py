@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ._memory import remembered
 from ._validation import (
     ImageShape,
     as_rows,
@@ -30,6 +31,7 @@ from ._validation import (
     output_dtype,
     unfitted_on_error,
 )
+from ._version import __version__
 from .networks import MirroredAutoencoder, Network, build, conv_autoencoder, mlp_autoencoder
 from .objective import JointLoss
 from .training import Rows, Scaling, Trainer, encode, mean_reconstruction_error
@@ -41,6 +43,7 @@ TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
     "lr": [Interval(Real, 0, None, closed="neither")],
     "optimizer": [str, callable],
     "device": [str, torch.device],
+    "memory": [str, HasMethods(["cache"]), None],
     "callbacks": [list, tuple, None],
     "verbose": ["verbose"],
     "random_state": ["random_state"],
@@ -126,6 +129,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         the scale of the loss; plain SGD does.
     device : str or torch.device, default="auto"
         "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    memory : str, object with a ``cache`` method, or None, default=None
+        Where to keep trained networks: a folder, or a ``joblib.Memory``. The same data, parameters,
+        seed, kind of device and versions then train once, also in a grid search with several
+        jobs. Only a built-in network with an int as random_state and without callbacks is kept.
     callbacks : list of skorch callbacks or None, default=None
         For example ``skorch.callbacks.LRScheduler`` or
         ``EarlyStopping(monitor="train_loss")``.
@@ -227,6 +234,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         lr_schedule: str = "one-cycle",
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
         device: str | torch.device = "auto",
+        memory: Any = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
@@ -248,6 +256,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.lr_schedule = lr_schedule
         self.optimizer = optimizer
         self.device = device
+        self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
         self.random_state = random_state
@@ -406,13 +415,34 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.mean_, self.scale_ = scaling.mean, scaling.deviation
         self.image_shape_ = image_shape
         rows = self._rows(X, device)
+        if untrained:
+            self._initialise(rows, draw_seeds(self.random_state, 1)[0])
+            self._close("max_epochs", [])
+            return
+        key = self._cache_key(device)
+        if key is None:
+            self._train_until_alive(rows)
+            return
+
+        def compute() -> dict[str, Any]:
+            self._train_until_alive(rows)
+            return {
+                "weights": _arrays(self.module_),
+                "history": self.history_,
+                "stop_reason": self.stop_reason_,
+            }
+
+        state = remembered(self.memory, (X, key), compute)
+        self._open(state["weights"])
+        self._check_network(rows)
+        self._close(state["stop_reason"], state["history"])
+
+    def _train_until_alive(self, rows: Rows) -> None:
+        """Train, again and slower if the network dies."""
         lr = self.lr
         for seeds in np.reshape(draw_seeds(self.random_state, 3 * (1 + _RESTARTS)), (-1, 3)):
             weight_seed, order_seed, noise_seed = seeds.tolist()
             self._initialise(rows, weight_seed)
-            if untrained:
-                self._close("max_epochs", [])
-                break
             self._train(rows, lr, order_seed, noise_seed)
             if not self._is_dead(rows):
                 break
@@ -458,6 +488,29 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.stop_reason_ = stop_reason
         self.history_ = [{"phase": "pretraining", **row} for row in history]
         self.n_iter_ = len(history)
+
+    def _cache_key(self, device: torch.device) -> Any:
+        """What pretraining depends on beside the data, or None where that cannot be told."""
+        optimizer = _name_of(self.optimizer)
+        is_plain = (
+            self.memory is not None
+            and self._architecture[0] in ("mlp", "conv")
+            and isinstance(self.random_state, Integral)
+            and not self.callbacks
+            and optimizer is not None
+        )
+        if not is_plain:
+            return None
+        kind, options = self._architecture
+        return (
+            __version__,
+            torch.__version__,
+            kind,
+            sorted((name, str(value)) for name, value in options.items()),
+            str((self.max_epochs, self.batch_size, float(self.lr), self.lr_schedule, optimizer)),
+            device.type,
+            int(cast(int, self.random_state)),
+        )
 
     def _architecture_for(
         self, n_features: int, image_shape: ImageShape | None
@@ -606,9 +659,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         state = dict(super().__getstate__())
         network = state.pop("module_", None)
         if network is not None:
-            state["_weights"] = {
-                name: value.detach().cpu().numpy() for name, value in network.state_dict().items()
-            }
+            state["_weights"] = _arrays(network)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -616,15 +667,39 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         weights = state.pop("_weights", None)
         super().__setstate__(state)
         if weights is not None:
-            network = build(self._make_network)
-            # torch.tensor copies: the arrays may be read-only maps of a file.
-            network.load_state_dict({k: torch.tensor(v) for k, v in weights.items()})
-            self.module_ = network.eval()
+            self._open(weights)
+
+    def _open(self, weights: dict[str, np.ndarray]) -> None:
+        """Make the network that has these weights."""
+        network = build(self._make_network)
+        # torch.tensor copies: the arrays may be read-only maps of a file.
+        network.load_state_dict({k: torch.tensor(v) for k, v in weights.items()})
+        self.module_ = network.eval()
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _arrays(network: Network) -> dict[str, np.ndarray]:
+    """A network's state, by name: copies, for training may go on."""
+    state = network.state_dict()
+    return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
+
+
+def _name_of(optimizer: Any) -> str | None:
+    """What tells an optimiser and its options apart from others; None if nothing plain does."""
+    if isinstance(optimizer, str):
+        return optimizer
+    options = {**getattr(optimizer, "keywords", {})}
+    plain = (bool, int, float, str, tuple, type(None))
+    inner = getattr(optimizer, "func", optimizer)
+    if getattr(optimizer, "args", ()) or not all(isinstance(v, plain) for v in options.values()):
+        return None
+    if not isinstance(inner, type):
+        return None
+    return f"{inner.__module__}.{inner.__qualname__}{sorted(options.items())}"
 
 
 def auto_batch_size(batch_size: str | int, n_samples: int) -> int:

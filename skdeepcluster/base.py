@@ -79,6 +79,7 @@ class DeepClusterer(
     lr: float
     optimizer: str | Callable[..., torch.optim.Optimizer]
     device: str | torch.device
+    memory: Any
     callbacks: Sequence[Any] | None
     verbose: int
     random_state: int | np.random.RandomState | None
@@ -279,8 +280,13 @@ class DeepClusterer(
 
     def _inherit(self, autoencoder: Autoencoder, seed: int) -> Autoencoder:
         """Set what is at its default there to what it is here."""
+        if autoencoder.memory is None:
+            autoencoder.memory = self.memory
         if autoencoder.random_state is None:
             autoencoder.random_state = seed
+            if not isinstance(self.random_state, Integral):
+                # Nobody will draw that seed again.
+                autoencoder.memory = None
         if autoencoder.device == "auto":
             autoencoder.device = self.device
         autoencoder.verbose = autoencoder.verbose or self.verbose

@@ -118,8 +118,8 @@ class DCN(DeepClusterer):
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, device and verbose are inherited from here where
-        they are at their defaults there.
+        ``Autoencoder()``. Its random_state, device, memory and verbose are inherited from here
+        where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
@@ -144,6 +144,9 @@ class DCN(DeepClusterer):
         the scale of the loss; plain SGD does.
     device : str or torch.device, default="auto"
         "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    memory : str, object with a ``cache`` method, or None, default=None
+        Where to keep pretrained networks, see :class:`Autoencoder`: a grid over other parameters
+        pretrains once.
     callbacks : list of skorch callbacks or None, default=None
         They run in joint training.
     verbose : int, default=0
@@ -234,6 +237,7 @@ class DCN(DeepClusterer):
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
         device: str | torch.device = "auto",
+        memory: Any = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
@@ -250,6 +254,7 @@ class DCN(DeepClusterer):
         self.lr = lr
         self.optimizer = optimizer
         self.device = device
+        self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
         self.random_state = random_state

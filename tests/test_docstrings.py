@@ -17,6 +17,7 @@ SHARED = {
     "batch_size",
     "lr",
     "device",
+    "memory",
     "callbacks",
     "verbose",
     "random_state",
