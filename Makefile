@@ -71,8 +71,8 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(OLDEST)/bin/python -m pip install -c constraints-oldest.txt -e ".[test]"
 	@touch $@
 
-test-oldest: $(OLDEST)/.installed  ## the estimator tests under the oldest supported versions
-	$(OLDEST)/bin/python -m pytest tests/test_estimators.py
+test-oldest: $(OLDEST)/.installed  ## the tests of estimators and caching under the oldest supported versions
+	$(OLDEST)/bin/python -m pytest tests/test_estimators.py tests/test_memory.py
 
 bench: install  ## every script of benchmarks/, one after the other
 	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(RUN) "$$script"; done
