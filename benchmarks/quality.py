@@ -142,7 +142,9 @@ def report(records):
         groups[r["data"], r["network"], r["method"]].append(r)
     print(".. csv-table::")
     print("   :header: data, network, method, ACC, NMI, ARI, seconds, seeds, collapsed\n")
-    for (data, network, method), runs in groups.items():
+    order = ["KMeans", "AE+KMeans", *METHODS]
+    for data, network, method in sorted(groups, key=lambda g: (g[0], g[1], order.index(g[2]))):
+        runs = groups[data, network, method]
         cells = [data, "" if method == "KMeans" else network, method]
         for key in ("acc", "nmi", "ari", "seconds"):
             values = [r[key] for r in runs]

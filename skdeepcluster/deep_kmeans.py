@@ -267,8 +267,8 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     converged_ : bool
         Whether training ended by ``tol``.
     stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
-        Why joint training ended. "vanishing cluster": a cluster shrank to a fiftieth of the mean
-        size, and to less than half of what it was; the last epoch was undone.
+        Why joint training ended. "vanishing cluster": a cluster shrank from a tenth of the mean
+        size or more to less than a fiftieth; the last epoch was undone.
     history_ : list of dict
         Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also

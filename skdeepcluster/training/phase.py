@@ -14,9 +14,9 @@ from .rows import Rows
 # epochs for a new best; but the first epochs can agree best, before training has moved anything.
 _WINDOW = 5
 
-# Share of the mean size below which a cluster is about to be lost: some epochs later it would be
-# two or three samples.
-_VANISHING = 0.02
+# Shares of the mean size: below the first a cluster is about to be lost, some epochs later it would
+# be two or three samples; from the second on it was a cluster that can be lost.
+_VANISHING, _HEALTHY = 0.02, 0.1
 
 
 class ClusteringPhase:
@@ -26,8 +26,8 @@ class ClusteringPhase:
     The warm-up keeps the initial labels as targets. It is over once the model's own assignments
     have stopped to agree more and more with them, or have half of the epochs behind them.
     Training has converged once no more than ``tol`` of the labels change in an epoch. It ends
-    early once a cluster has shrunk to a fiftieth of the mean size, from more than twice that, and
-    what the last epoch did is undone. Neither happens before the objective has settled.
+    early once a cluster that had a tenth of the mean size has shrunk to a fiftieth, and what the
+    last epoch did is undone. Neither happens before the objective has settled.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class ClusteringPhase:
         self._agreements: list[float] = []
         self._largest_sizes = torch.zeros(n_clusters, dtype=torch.int64, device=labels.device)
         self._healthy = self._snapshot()
-        self._vanishing = _VANISHING * len(labels) / n_clusters
+        self._mean_size = len(labels) / n_clusters
 
     @torch.no_grad()
     def __call__(self) -> tuple[dict[str, float | str], str | None]:
@@ -93,7 +93,8 @@ class ClusteringPhase:
         }
         if not self._objective.is_settled(self._epoch - 1):
             return record, None
-        vanishing = (sizes < self._vanishing) & (2 * sizes < self._largest_sizes)
+        was_healthy = self._largest_sizes >= _HEALTHY * self._mean_size
+        vanishing = (sizes < _VANISHING * self._mean_size) & was_healthy
         if vanishing.any():
             for module, state in zip(self._modules(), self._healthy, strict=True):
                 module.load_state_dict(state)
