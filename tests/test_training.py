@@ -15,7 +15,7 @@ from skdeepcluster import Autoencoder, SRKMeans
 from skdeepcluster.training import Rows, Scaling, Trainer
 from skdeepcluster.training.rows import Batches
 
-from .conftest import small_autoencoder, small_sr_kmeans
+from .conftest import METHODS, small, small_autoencoder, small_sr_kmeans
 from .test_estimators import PlainModule
 
 
@@ -419,3 +419,13 @@ def test_training_stops_before_a_cluster_is_gone(blobs):
     assert model.history_[-1]["smallest_cluster"] < 4
     # The epoch that lost it is undone: every cluster is there.
     assert np.bincount(model.labels_, minlength=3).min() > 4
+
+
+def test_a_cluster_that_was_tiny_from_the_start_does_not_end_training(blobs):
+    X, y = blobs
+    labels = y.copy()
+    labels[5] = 3
+    for method in METHODS:
+        model = small(method, n_clusters=4, init=labels, max_epochs=8, tol=0).fit(X)
+        assert model.stop_reason_ != "vanishing cluster", method
+        assert np.bincount(model.labels_, minlength=4).min() >= 1
