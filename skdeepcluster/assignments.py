@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 # Elements of the (rows, k, p) difference block that is held at a time: 8 MB in float64.
 _BLOCK_ELEMENTS = 2**20
@@ -171,6 +172,26 @@ def running_means(
     total = counts + added
     moved = (counts[:, None] * means + sums) / total[:, None].clamp_min(1)
     return torch.where(added[:, None] > 0, moved, means), total
+
+
+def label_means(z: Tensor, labels: Tensor, fallback: Tensor) -> Tensor:
+    """Means of the samples of each label: :func:`weighted_means` for hard assignments.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, p)
+        Embeddings.
+    labels : Tensor of shape (n,)
+        Their clusters, int64.
+    fallback : Tensor of shape (k, p)
+        Means of labels without samples.
+
+    Returns
+    -------
+    Tensor of shape (k, p)
+        Means, float64.
+    """
+    return weighted_means(z, F.one_hot(labels, len(fallback)), fallback)
 
 
 def reseed_empty(

@@ -230,7 +230,8 @@ class DeepClusterer(
         """
         check_is_fitted(self)
         X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
-        return -self._total_loss(self.autoencoder_._encode(X), X)
+        z = self.autoencoder_._encode(X)
+        return -self._total_loss(z, self.autoencoder_._reconstruction_error(X))
 
     def _check_before_fit(
         self, X: Any
@@ -390,7 +391,7 @@ class DeepClusterer(
         self.history_ = [*history, *joint]
         self.labels_ = self._labels(embedding)
         autoencoder.reconstruction_error_ = autoencoder._reconstruction_error(X)
-        self.objective_ = self._total_loss(embedding, X)
+        self.objective_ = self._total_loss(embedding, autoencoder.reconstruction_error_)
         n_found = len(np.unique(self.labels_))
         if n_found < self.n_clusters:
             warnings.warn(
@@ -407,10 +408,9 @@ class DeepClusterer(
         X = check_rows(self, self.autoencoder_._as_rows(X), reset=False)
         return self.autoencoder_._encode(X)
 
-    def _total_loss(self, z: Tensor, X: np.ndarray) -> float:
+    def _total_loss(self, z: Tensor, reconstruction: float) -> float:
         """Clustering loss and weighted reconstruction loss, per sample, without noise."""
         objective = self._fitted_objective()
-        reconstruction = self.autoencoder_._reconstruction_error(X)
         return objective.energy(z) + objective.reconstruction_weight * reconstruction
 
     def _labels(self, z: Tensor) -> np.ndarray:

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from torch.nn import functional as F
 
-from .assignments import reseed_empty, running_means, squared_distances, weighted_means, widen
+from .assignments import label_means, reseed_empty, running_means, squared_distances, widen
 from .autoencoder import Autoencoder
 from .base import DeepClusterer
 from .objective import Objective
@@ -49,8 +49,7 @@ class HardKMeans(Objective):
 
     def start(self, z: Tensor, labels: Tensor) -> None:
         """Assignments are the initial labels, prototypes their means."""
-        hard = F.one_hot(labels, len(self.prototypes))
-        self.prototypes = weighted_means(z, hard, fallback=self.prototypes)
+        self.prototypes = label_means(z, labels, fallback=self.prototypes)
         self._assigned = labels.clone()
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:

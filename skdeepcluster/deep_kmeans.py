@@ -11,14 +11,13 @@ import torch
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .assignments import (
+    label_means,
     log_soft_assignment,
     logistic_form,
     reseed_empty,
     squared_distances,
-    weighted_means,
     widen,
 )
 from .autoencoder import Autoencoder, auto_epochs
@@ -110,24 +109,24 @@ class DifferentiableKMeans(Objective):
     def start(self, z: Tensor, labels: Tensor) -> None:
         """Prototypes are the means of the initial clusters."""
         self._labels = labels
-        hard = F.one_hot(labels, len(self.prototypes))
-        self.prototypes.data.copy_(weighted_means(z, hard, fallback=widen(self.prototypes.data)))
+        fallback = widen(self.prototypes.data)
+        self.prototypes.data.copy_(label_means(z, labels, fallback))
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """The next alpha; prototypes move by gradients alone, but for those without samples."""
         if labels is not None:
             self.start(z, labels)
-        posterior = self.log_posterior(z).exp()
+        distances, weights = self._weigh(z)
         n_reseeded = 0
         # No gradient reaches a prototype whose G is 0 for all samples.
-        lost = posterior.sum(dim=0) < 0.5
+        lost = weights.sum(dim=0) < 0.5
         if labels is None and lost.any():
             moved, n_reseeded = reseed_empty(z, self.prototypes.data, movable=lost)
             self.prototypes.data.copy_(moved)
-            posterior = self.log_posterior(z).exp()
+            distances, weights = self._weigh(z)
         numbers: dict[str, float] = {
-            "objective": self.energy(z),
-            "mutual_information": float(mutual_information(posterior)),
+            "objective": self.lam * float((distances * weights).sum(dim=1).mean()),
+            "mutual_information": float(mutual_information(weights)),
             "alpha": self.alpha,
             "n_reseeded": n_reseeded,
         }
@@ -153,9 +152,13 @@ class DifferentiableKMeans(Objective):
 
     def energy(self, z: Tensor) -> float:
         r"""Mean of :math:`\lambda \sum_k D_{ik} G_{ik}`."""
-        distances = squared_distances(z, self.prototypes.detach())
-        weights = log_soft_assignment(distances, 1 / self.alpha).exp()
+        distances, weights = self._weigh(z)
         return self.lam * float((distances * weights).sum(dim=1).mean())
+
+    def _weigh(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared distances D and weights G of all samples, in float64."""
+        distances = squared_distances(z, self.prototypes.detach())
+        return distances, log_soft_assignment(distances, 1 / self.alpha).exp()
 
     def _alpha_of(self, epoch: int) -> float:
         """Value of alpha in an epoch."""

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .assignments import log_student_t, reseed_empty, squared_distances, weighted_means, widen
+from .assignments import label_means, log_student_t, reseed_empty, squared_distances, widen
 from .autoencoder import Autoencoder
 from .base import DeepClusterer, PosteriorMixin
 from .information import kl_divergence, mutual_information
@@ -44,9 +44,9 @@ class SharpenedDivergence(Objective):
 
     def start(self, z: Tensor, labels: Tensor) -> None:
         """Prototypes are the means of the initial clusters."""
-        hard = F.one_hot(labels, len(self.prototypes))
-        self.prototypes.data.copy_(weighted_means(z, hard, fallback=widen(self.prototypes.data)))
-        self._targets = hard.float()
+        fallback = widen(self.prototypes.data)
+        self.prototypes.data.copy_(label_means(z, labels, fallback))
+        self._targets = F.one_hot(labels, len(fallback)).float()
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """Targets from the posteriors of all samples."""

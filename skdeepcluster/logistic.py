@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .assignments import logistic_form, reseed_empty, squared_distances, weighted_means, widen
+from .assignments import (
+    label_means,
+    logistic_form,
+    reseed_empty,
+    squared_distances,
+    weighted_means,
+    widen,
+)
 from .base import DeepClusterer, PosteriorMixin
 from .information import mutual_information
 from .objective import Objective
@@ -38,12 +45,11 @@ class LogisticObjective(Objective):
 
     def start(self, z: Tensor, labels: Tensor) -> None:
         """Take a soft posterior whose labels are those of the nearest cluster mean."""
-        hard = F.one_hot(labels, len(self.coef))
-        means = weighted_means(z, hard, fallback=widen(z).mean(dim=0).repeat(len(self.coef), 1))
+        means = label_means(z, labels, fallback=widen(z).mean(dim=0).repeat(len(self.coef), 1))
         coef, intercept = _soft_posterior(z, means, labels)
         self.coef.data.copy_(coef)
         self.intercept.data.copy_(intercept)
-        self._targets = hard.to(z.dtype)
+        self._targets = F.one_hot(labels, len(self.coef)).to(z.dtype)
 
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """Targets from the posteriors of all samples."""

@@ -88,8 +88,8 @@ def scan_n_clusters(
     ----------
     clusterer : SRKMeans, MIADM, DEPICT, DeepKMeans, DCN or IDEC
         What is fitted, a copy for each number; the given one is not fitted itself. Its
-        ``autoencoder`` is pretrained once, with the clusterer's random_state, device and verbose
-        where it has none of its own, or taken as it is if frozen. Only
+        ``autoencoder`` is pretrained once, with the clusterer's random_state, device, memory
+        and verbose where it has none of its own, or taken as it is if frozen. Only
         ``DeepKMeans(alpha="anneal")`` starts each fit from scratch.
     X : array-like of shape (n_samples, n_features), or images
         Samples.

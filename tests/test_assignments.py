@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skdeepcluster.assignments import (
+    label_means,
     log_soft_assignment,
     reseed_empty,
     squared_distances,
@@ -429,3 +430,10 @@ def test_reseeding_does_not_write_into_its_input():
     assert moved.tolist() == [[1.0], [3.0]]
     assert prototypes.tolist() == [[1.0], [100.0]]
     assert z.tolist() == [[0.0], [1.0], [3.0]]
+
+
+def test_means_of_labels():
+    z = torch.tensor([[0.0, 2.0], [4.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
+    fallback = torch.full((3, 2), 9.0, dtype=torch.float64)
+    means = label_means(z, torch.tensor([0, 2, 0]), fallback)
+    assert means.tolist() == [[1.0, 3.0], [9.0, 9.0], [4.0, 0.0]]
