@@ -123,9 +123,9 @@ class DeepClusterer(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or images
-            Numbers of any type: float, int, uint8, bool; a DataFrame; images as
-            (n, height, width), or four-dimensional with an autoencoder that knows their
-            ``image_shape``. Not changed.
+            Numbers of any type: float, int, uint8, bool; a DataFrame; a sparse matrix, of which
+            only a batch at a time is made dense; images as (n, height, width), or
+            four-dimensional with an autoencoder that knows their ``image_shape``. Not changed.
         y : Ignored
             Present for scikit-learn's sake.
 
@@ -238,7 +238,7 @@ class DeepClusterer(
         device = check_device(self.device)
         check_optimizer(self.optimizer)
         X, image_shape, autoencoder = self._check_fit(X)
-        return X, image_shape, autoencoder, self._check_init(len(X)), device
+        return X, image_shape, autoencoder, self._check_init(X.shape[0]), device
 
     def _check_fit(self, X: Any) -> tuple[np.ndarray, ImageShape | None, Autoencoder]:
         """Validate X and the network it goes through; the user's network is copied."""
@@ -262,8 +262,8 @@ class DeepClusterer(
             if hasattr(self, "feature_names_in_"):
                 autoencoder.feature_names_in_ = self.feature_names_in_
         self._check_method(autoencoder)
-        if len(X) < self.n_clusters:
-            raise ValueError(f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}.")
+        if X.shape[0] < self.n_clusters:
+            raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         return X, image_shape, autoencoder
 
     def _given_autoencoder(self) -> Autoencoder | FrozenEstimator:
@@ -413,6 +413,7 @@ class DeepClusterer(
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
