@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
@@ -71,15 +72,21 @@ def as_rows(X: Any, image_shape: ImageShape | None) -> tuple[Any, ImageShape | N
     return X, image_shape
 
 
-def check_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> np.ndarray:
-    """Validate a two-dimensional X; it keeps its type, unless torch cannot compute with it."""
-    X = validate_data(estimator, X, reset=reset, order="C")
+def check_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Any:
+    """Validate a two-dimensional X; it keeps its type, unless torch cannot compute with it.
+
+    Sparse matrices become CSR, with every entry stored once.
+    """
+    X = validate_data(estimator, X, reset=reset, order="C", accept_sparse="csr")
+    if scipy.sparse.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
     if X.dtype.str[1:] not in _KEPT:
         X = X.astype(_WIDENED.get(X.dtype.str[1:], np.float64))
     return X if X.dtype.isnative else X.astype(X.dtype.newbyteorder("="))
 
 
-def output_dtype(X: np.ndarray) -> torch.dtype:
+def output_dtype(X: Any) -> torch.dtype:
     """Type in which X is encoded for the user: that of X where it is exact in it."""
     return torch.float64 if X.dtype.str[1:] in ("f8", "i4", "i8") else torch.float32
 
@@ -116,10 +123,12 @@ def draw_seeds(random_state: Any, n_seeds: int) -> list[int]:
     return check_random_state(random_state).randint(2**31 - 1, size=n_seeds).tolist()
 
 
-def n_distinct_rows(X: np.ndarray, enough: int) -> int:
+def n_distinct_rows(X: Any, enough: int) -> int:
     """Number of distinct rows, counted no further than ``enough``."""
     distinct: set[bytes] = set()
-    for row in X:
+    is_sparse = scipy.sparse.issparse(X)
+    for i in range(X.shape[0]):
+        row = X[[i]].toarray() if is_sparse else X[i]
         # Adding 0 makes -0.0 and 0.0 the same bytes.
         distinct.add((row + 0).tobytes())
         if len(distinct) >= enough:

@@ -268,8 +268,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or images
-            Numbers of any type; images as (n, height, width), or four-dimensional with
-            ``image_shape`` given, channels first or last. Not changed.
+            Numbers of any type; a sparse matrix, of which only a batch at a time is made dense;
+            images as (n, height, width), or four-dimensional with ``image_shape`` given, channels
+            first or last. Not changed.
         y : Ignored
             Present for scikit-learn's sake.
 
@@ -619,7 +620,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @torch.no_grad()
     def _is_dead(self, rows: Rows) -> bool:
         """Whether samples that differ have one and the same embedding."""
-        some = torch.linspace(0, len(rows) - 1, min(len(rows), 1000), device=rows.device).long()
+        # 4 MB of float32 at most, unless ten rows are more than that.
+        n_some = min(len(rows), 1000, max(10, 2**20 // self.n_features_in_))
+        some = torch.linspace(0, len(rows) - 1, n_some, device=rows.device).long()
         x = rows.take(some)
         spread = x.flatten(1).std(dim=0, correction=0).max()
         return bool(self.module_.encode(x).std(dim=0, correction=0).max() < 1e-4 * spread)
@@ -678,6 +681,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 

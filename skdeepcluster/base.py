@@ -21,6 +21,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
+from sklearn.utils import ClassifierTags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -124,9 +125,9 @@ class DeepClusterer(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or images
-            Numbers of any type: float, int, uint8, bool; a DataFrame; images as
-            (n, height, width), or four-dimensional with an autoencoder that knows their
-            ``image_shape``. Not changed.
+            Numbers of any type: float, int, uint8, bool; a DataFrame; a sparse matrix, of which
+            only a batch at a time is made dense; images as (n, height, width), or
+            four-dimensional with an autoencoder that knows their ``image_shape``. Not changed.
         y : Ignored
             Present for scikit-learn's sake.
 
@@ -240,7 +241,7 @@ class DeepClusterer(
         device = check_device(self.device)
         check_optimizer(self.optimizer)
         X, image_shape, autoencoder = self._check_fit(X)
-        return X, image_shape, autoencoder, self._check_init(len(X)), device
+        return X, image_shape, autoencoder, self._check_init(X.shape[0]), device
 
     def _check_fit(self, X: Any) -> tuple[np.ndarray, ImageShape | None, Autoencoder]:
         """Validate X and the network it goes through; the user's network is copied."""
@@ -264,8 +265,8 @@ class DeepClusterer(
             if hasattr(self, "feature_names_in_"):
                 autoencoder.feature_names_in_ = self.feature_names_in_
         self._check_method(autoencoder)
-        if len(X) < self.n_clusters:
-            raise ValueError(f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}.")
+        if X.shape[0] < self.n_clusters:
+            raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         return X, image_shape, autoencoder
 
     def _given_autoencoder(self) -> Autoencoder | FrozenEstimator:
@@ -419,6 +420,7 @@ class DeepClusterer(
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -441,3 +443,9 @@ class PosteriorMixin:
         """
         z = self._encode(X)
         return self._fitted_objective().log_posterior(z).exp().numpy()
+
+    def __sklearn_tags__(self: Any):
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        # scikit-learn's check of sparse input looks here for the columns of predict_proba.
+        tags.classifier_tags = ClassifierTags(multi_class=self.n_clusters != 2)
+        return tags

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import silhouette_score
 from sklearn.metrics.cluster import contingency_matrix
@@ -142,8 +143,9 @@ def neighbor_agreement(estimator: Any, X: Any, y: Any = None) -> float:
     return (agreement - chance) / (1 - chance)
 
 
-def _some_labelled_rows(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
+def _some_labelled_rows(estimator: Any, X: Any) -> tuple[Any, np.ndarray]:
     """Flat rows and their labels: all of them, or the same part of them each time."""
     labels = np.asarray(estimator.predict(X))
     some = np.random.RandomState(0).permutation(len(labels))[:_SAMPLES]
-    return np.asarray(X).reshape(len(labels), -1)[some], labels[some]
+    rows = X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X).reshape(len(labels), -1)
+    return rows[some], labels[some]

@@ -15,10 +15,17 @@ from sklearn.mixture import GaussianMixture
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdeepcluster import Autoencoder, SRKMeans, initial
+from skdeepcluster import (
+    Autoencoder,
+    SRKMeans,
+    initial,
+    input_silhouette,
+    neighbor_agreement,
+    scan_n_clusters,
+)
 from skdeepcluster.training import Trainer
 
-from .conftest import small_autoencoder, small_sr_kmeans
+from .conftest import METHODS, small, small_autoencoder, small_sr_kmeans
 
 TYPES = [
     np.float16,
@@ -276,10 +283,104 @@ def test_unfit_data_is_refused_before_training(no_training, counts, spoil, messa
             estimator.fit(spoil(counts.astype(float)))
 
 
-def test_sparse_data_is_refused_clearly(no_training, counts):
-    for make in (scipy.sparse.csr_matrix, scipy.sparse.csr_array):
-        with pytest.raises(TypeError, match="Sparse data was passed"):
-            SRKMeans(3).fit(make(counts))
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "lil", "dok", "bsr"])
+@pytest.mark.parametrize("container", ["matrix", "array"])
+def test_sparse_data_gives_the_same_bits(counts, kind, container):
+    X = counts.astype(np.float64)
+    expected = small_sr_kmeans().fit(X)
+    sparse = getattr(scipy.sparse, f"{kind}_{container}")(X)
+    before = sparse.toarray()
+    model = small_sr_kmeans().fit(sparse)
+    np.testing.assert_array_equal(model.labels_, expected.labels_)
+    np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
+    np.testing.assert_array_equal(model.predict(sparse), model.predict(X))
+    np.testing.assert_array_equal(model.transform(sparse), model.transform(X))
+    assert model.score(sparse) == model.score(X)
+    np.testing.assert_array_equal(sparse.toarray(), before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int32, np.uint8, bool])
+@pytest.mark.parametrize("method", METHODS)
+def test_sparse_data_of_any_type_and_method(counts, method, dtype):
+    X = counts.astype(dtype)
+    expected = small(method).fit(X)
+    model = small(method).fit(scipy.sparse.csr_matrix(X))
+    np.testing.assert_array_equal(model.labels_, expected.labels_)
+    assert model.transform(scipy.sparse.csr_matrix(X)).dtype == expected.transform(X).dtype
+
+
+def test_sparse_data_with_entries_stored_in_pieces(counts):
+    """An entry may be stored as several that add up; so X is not to be changed in place."""
+    X = counts.astype(np.float64)
+    whole = scipy.sparse.csr_matrix(X)
+    twice = scipy.sparse.csr_matrix(
+        (
+            np.repeat(whole.data / 2, 2),
+            np.repeat(whole.indices, 2),
+            2 * whole.indptr,
+        ),
+        shape=X.shape,
+    )
+    model = small_sr_kmeans().fit(twice)
+    np.testing.assert_array_equal(model.labels_, small_sr_kmeans().fit(X).labels_)
+    assert twice.nnz == 2 * whole.nnz
+
+
+def test_sparse_data_is_never_dense_as_a_whole(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.random(400, 30_000, density=0.002, format="csr", random_state=rng)
+    n_rows = []
+    toarray = scipy.sparse.csr_matrix.toarray
+
+    def recorded(self, *args, **kwargs):
+        n_rows.append(self.shape[0])
+        return toarray(self, *args, **kwargs)
+
+    monkeypatch.setattr(scipy.sparse.csr_matrix, "toarray", recorded)
+    autoencoder = small_autoencoder(max_epochs=1)
+    model = small_sr_kmeans(autoencoder, max_epochs=1).fit(scipy.sparse.csr_matrix(X))
+    model.predict(scipy.sparse.csr_matrix(X))
+    # A batch is a tenth of the data; passes over all of it take 8 MB of float64 at a time.
+    assert max(n_rows) <= 40
+    assert len(n_rows) > 30
+
+
+def test_sparse_data_through_frozen_network_scan_and_grid(counts):
+    X = scipy.sparse.csr_matrix(counts.astype(np.float32))
+    frozen = FrozenEstimator(small_autoencoder().fit(X))
+    labels = small_sr_kmeans(frozen).fit_predict(X)
+    np.testing.assert_array_equal(labels, small_sr_kmeans().fit_predict(X))
+    dense = scan_n_clusters(small_sr_kmeans(), X.toarray(), [3, 4], scoring=neighbor_agreement)
+    scan = scan_n_clusters(small_sr_kmeans(), X, [3, 4], scoring=neighbor_agreement)
+    np.testing.assert_allclose(scan.score, dense.score, atol=0.01)
+    assert input_silhouette(small_sr_kmeans().fit(X), X) == pytest.approx(
+        input_silhouette(small_sr_kmeans().fit(X), X.toarray()), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_unfit_sparse_data_is_refused_before_training(no_training, counts, value):
+    X = scipy.sparse.csr_matrix(counts.astype(float))
+    X.data[3] = value
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        SRKMeans(3).fit(X)
+
+
+def test_few_distinct_sparse_rows_warn():
+    X = scipy.sparse.csr_matrix(np.repeat(np.eye(4), 10, axis=0))
+    with pytest.warns(ConvergenceWarning, match="4 distinct rows"):
+        small_sr_kmeans(n_clusters=6).fit(X)
+
+
+def test_news_as_tf_idf(data_home):
+    """Real text: sparse rows train, and beat chance."""
+    with np.load(data_home / "news20_tfidf2000.npz") as file:
+        parts = (file["data"], file["indices"].astype(np.int32), file["indptr"])
+        X, y = scipy.sparse.csr_matrix(parts, shape=file["shape"]), file["y"]
+    X, y = X[:2000], y[:2000]
+    autoencoder = Autoencoder(hidden_layer_sizes=(64,), max_epochs=10)
+    labels = SRKMeans(20, autoencoder=autoencoder, max_epochs=8, random_state=0).fit_predict(X)
+    assert adjusted_rand_score(y, labels) > 0.02
 
 
 def test_more_clusters_than_distinct_rows_warns_and_fits():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -25,17 +27,18 @@ class Scaling:
     deviation: float
 
     @classmethod
-    def of(cls, X: np.ndarray) -> Scaling:
-        """Measure an (n, d) array, in chunks. A deviation of zero counts as 1."""
+    def of(cls, X: Any) -> Scaling:
+        """Measure an (n, d) array or CSR matrix, in chunks. A deviation of zero counts as 1."""
 
         def wide() -> Iterator[np.ndarray]:
-            return (X[rows].astype(np.float64) for rows in _chunks(X))
+            return (_dense(X[rows]).astype(np.float64) for rows in _chunks(X))
 
         # Relative to the largest entry, so that no square over- or underflows.
         unit = max(float(np.abs(chunk).max()) for chunk in wide()) or 1.0
-        mean = sum(float((chunk / unit).sum()) for chunk in wide()) / X.size
+        size = X.shape[0] * X.shape[1]
+        mean = sum(float((chunk / unit).sum()) for chunk in wide()) / size
         squares = sum(float(np.square(chunk / unit - mean).sum()) for chunk in wide())
-        deviation = np.sqrt(squares / X.size)
+        deviation = np.sqrt(squares / size)
         # Rounding leaves constant data a deviation of about eps; it is zero all the same.
         if deviation <= 1e-15 * max(abs(mean), 1e-300):
             return cls(mean * unit, 1.0)
@@ -47,12 +50,12 @@ class Rows:
 
     A batch is gathered in the array's own type, shifted and scaled in float64 and then cast:
     so the same numbers give the same batch whatever type they are stored in, and the array is
-    neither copied nor changed. On an accelerator the array is kept on the device if it takes
-    less than half of the free memory.
+    neither copied nor changed. Rows of a sparse matrix become dense in their batch alone. On an
+    accelerator a dense array is kept on the device if it takes less than half of the free memory.
 
     Parameters
     ----------
-    X : ndarray of shape (n, d)
+    X : ndarray or CSR matrix of shape (n, d)
         Real numbers of any type.
     scaling : Scaling
         Mean and deviation.
@@ -63,10 +66,9 @@ class Rows:
     """
 
     def __init__(
-        self, X: np.ndarray, scaling: Scaling, input_shape: tuple[int, ...], device: torch.device
+        self, X: Any, scaling: Scaling, input_shape: tuple[int, ...], device: torch.device
     ):
-        # torch does not subtract from bool.
-        self._X = X.view(np.uint8) if X.dtype == bool else X
+        self._X = X
         self._input_shape = input_shape
         self.device = device
         # MPS has no float64: there, batches are made on the CPU.
@@ -75,17 +77,18 @@ class Rows:
         self._mean = torch.tensor([scaling.mean], dtype=torch.float64, device=workshop)
         self._deviation = torch.tensor([scaling.deviation], dtype=torch.float64, device=workshop)
         self._on_device: Tensor | None = None
-        if device.type == "cuda" and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
-            self._on_device = torch.tensor(self._X, device=device)
+        on_cuda = device.type == "cuda" and not scipy.sparse.issparse(X)
+        if on_cuda and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
+            self._on_device = torch.tensor(_numbers(X), device=device)
 
     def __len__(self) -> int:
-        return len(self._X)
+        return self._X.shape[0]
 
     def take(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows of an index tensor, standardised, of shape (b, *input_shape)."""
         if self._on_device is not None:
             return self._standardise(self._on_device.index_select(0, index), dtype)
-        return self._standardise(torch.from_numpy(self._X[index.cpu().numpy()]), dtype)
+        return self._standardise(self._gather(index.cpu().numpy()), dtype)
 
     def chunks(self, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
         """All rows in order, standardised, some megabytes at a time."""
@@ -93,12 +96,17 @@ class Rows:
             if self._on_device is not None:
                 yield self._standardise(self._on_device[rows], dtype)
             else:
-                yield self._standardise(torch.from_numpy(self._X[rows].copy()), dtype)
+                yield self._standardise(self._gather(rows), dtype)
 
     def mean(self) -> Tensor:
         """Mean of the standardised rows, of shape input_shape, in float64 on the CPU."""
         total = sum(x.cpu().sum(dim=0, dtype=torch.float64) for x in self.chunks())
         return torch.as_tensor(total) / len(self)
+
+    def _gather(self, rows: np.ndarray | slice) -> Tensor:
+        """Some rows as they are, dense. A slice is copied: the array may be read-only."""
+        part = _numbers(_dense(self._X[rows]))
+        return torch.from_numpy(part.copy() if isinstance(rows, slice) else part)
 
     def _standardise(self, batch: Tensor, dtype: torch.dtype) -> Tensor:
         """Shift and scale a batch in float64, then cast it and give it its shape."""
@@ -134,8 +142,18 @@ class Batches:
             yield self.rows.take(index), index
 
 
-def _chunks(X: np.ndarray) -> Iterator[slice]:
+def _dense(X: Any) -> np.ndarray:
+    """A part of the data as an array."""
+    return X.toarray() if scipy.sparse.issparse(X) else X
+
+
+def _numbers(X: np.ndarray) -> np.ndarray:
+    """What torch can subtract from: of bool, 0 and 1."""
+    return X.view(np.uint8) if X.dtype == bool else X
+
+
+def _chunks(X: Any) -> Iterator[slice]:
     """Slices of rows of about ``_CHUNK_BYTES`` each in float64."""
     size = max(1, _CHUNK_BYTES // max(1, 8 * X.shape[1]))
-    for start in range(0, len(X), size):
+    for start in range(0, X.shape[0], size):
         yield slice(start, start + size)
