@@ -110,9 +110,7 @@ def columns_of_a_classifier(estimator):
     return dict.fromkeys(checks, "wants the columns of a classifier of four classes")
 
 
-@parametrize_with_checks(
-    list(ESTIMATORS.values()), expected_failed_checks=columns_of_a_classifier
-)
+@parametrize_with_checks(list(ESTIMATORS.values()), expected_failed_checks=columns_of_a_classifier)
 def test_sklearn_checks(estimator, check):
     check(estimator)
 

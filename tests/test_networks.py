@@ -184,7 +184,8 @@ def test_convolutional_network_is_leaky_relu_layers_and_a_linear_output(bounded)
     x = 10 * tensor(np.random.default_rng(0).normal(size=(3, 2, 11, 8)))
     h1 = functional.leaky_relu(functional.conv2d(x, c1.weight, c1.bias, 2, 0), 0.01)
     h2 = functional.leaky_relu(functional.conv2d(h1, c2.weight, c2.bias, 2, 2), 0.01)
-    z = functional.linear(h2.flatten(1), dense.weight, dense.bias)
+    # The network lays maps out with the channels last.
+    z = functional.linear(h2.permute(0, 2, 3, 1).flatten(1), dense.weight, dense.bias)
     z = torch.tanh(z) if bounded else z
     torch.testing.assert_close(network.encode(x), z, rtol=0, atol=1e-12)
     z = 100 * tensor(np.random.default_rng(1).normal(size=(3, 3)))
@@ -192,8 +193,9 @@ def test_convolutional_network_is_leaky_relu_layers_and_a_linear_output(bounded)
     # (h1 + 2 * 2 - 5) % 2 and (x - 4) % 2 are what the convolutions dropped.
     more2 = tuple((side + 4 - 5) % 2 for side in h1.shape[2:])
     more1 = tuple((side - 4) % 2 for side in x.shape[2:])
+    maps = g2.view(3, *h2.shape[2:], h2.shape[1]).permute(0, 3, 1, 2)
     g1 = functional.leaky_relu(
-        functional.conv_transpose2d(g2.view_as(h2), t2.weight, t2.bias, 2, 2, more2), 0.01
+        functional.conv_transpose2d(maps, t2.weight, t2.bias, 2, 2, more2), 0.01
     )
     out = functional.conv_transpose2d(g1, t1.weight, t1.bias, 2, 0, more1)
     assert out.abs().max() > 1
@@ -390,11 +392,14 @@ def test_masking_noise_zeroes_a_share_of_each_input_and_rescales_the_rest():
     for disturbed, undisturbed in zip(noisy[:-1], given[:-1], strict=True):
         active = undisturbed > 0
         kept = disturbed != 0
-        np.testing.assert_allclose(disturbed[kept], undisturbed[kept] / 0.75, rtol=1e-12)
+        np.testing.assert_allclose(
+            disturbed[kept], undisturbed[kept] / 0.75, rtol=1e-12, atol=1e-14
+        )
         share = 1 - kept[active].mean()
         assert abs(share - 0.25) < 4 * np.sqrt(0.25 * 0.75 / active.sum())
         # A mask per entry, not per sample or per feature.
-        assert 0 < kept[:, active.any(axis=0)].mean(axis=0).min()
+        often = active.mean(axis=0) > 0.1
+        assert 0 < kept[:, often].mean(axis=0).min()
         assert kept.mean(axis=1).max() < 1
     # The input of the last layer is left as it is.
     np.testing.assert_allclose(noisy[-1], given[-1], rtol=0, atol=1e-12)

@@ -6,24 +6,20 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from .layers import (
+    Convolution,
+    Linear,
+    MapsToRows,
+    PixelBias,
+    RowsToMaps,
+    TransposedConvolution,
+)
 from .mirrored import MirroredAutoencoder
 
 # Slope of the leaky ReLU below 0, as in the official networks.
 _LEAK = 0.01
-
-
-class PixelBias(nn.Module):
-    """Adds a trainable image, where a convolution's own bias has one number per channel."""
-
-    def __init__(self, image_shape: tuple[int, int, int]):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(image_shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the image to a batch."""
-        return x + self.bias
 
 
 def conv_autoencoder(
@@ -73,12 +69,12 @@ def conv_autoencoder(
         span = (height + 2 * padding - kernel[0], width + 2 * padding - kernel[1])
         encoder.append(
             nn.Sequential(
-                nn.Conv2d(channels, n_maps, kernel, stride, padding),
+                Convolution(channels, n_maps, kernel, stride, padding),
                 nn.LeakyReLU(_LEAK),
             )
         )
         output = depth == 0
-        inverse = nn.ConvTranspose2d(
+        inverse = TransposedConvolution(
             n_maps,
             channels,
             kernel,
@@ -94,19 +90,21 @@ def conv_autoencoder(
     code_shape = (channels, height, width)
     encoder.append(
         nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(prod(code_shape), n_components),
+            MapsToRows(),
+            Linear(prod(code_shape), n_components),
             nn.Tanh() if bounded else nn.Identity(),
         )
     )
     decoder.insert(
         0,
         nn.Sequential(
-            nn.Linear(n_components, prod(code_shape)),
+            Linear(n_components, prod(code_shape)),
             nn.LeakyReLU(_LEAK),
-            nn.Unflatten(1, code_shape),
+            RowsToMaps(*code_shape),
         ),
     )
-    return MirroredAutoencoder(
+    network = MirroredAutoencoder(
         encoder, decoder, bounded=bounded, noise=noise, layer_weight=layer_weight
     )
+    # The faster layout of the inner convolutions, on CPUs and GPUs alike.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -8,6 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from .layers import masked
+
 
 class Network(nn.Module):
     """An autoencoder. A user's module need not inherit from it, only have its methods."""
@@ -109,7 +111,11 @@ class MirroredAutoencoder(Network):
         noisy = self.training and self.noise > 0
         hidden = [x]
         for depth, layer in enumerate(self.encoder, start=1):
-            h = self._mask(hidden[-1]) if noisy and depth < len(self.encoder) else hidden[-1]
+            h = (
+                masked(hidden[-1], self.noise, self.generator)
+                if noisy and depth < len(self.encoder)
+                else hidden[-1]
+            )
             hidden.append(layer(h))
         z = hidden[-1]
 
@@ -133,11 +139,6 @@ class MirroredAutoencoder(Network):
             x = layer(x)
             hidden.append(x)
         return hidden
-
-    def _mask(self, x: Tensor) -> Tensor:
-        """Inverted dropout from this network's own random stream."""
-        keep = torch.empty_like(x).bernoulli_(1 - self.noise, generator=self.generator)
-        return x * keep.div_(1 - self.noise)
 
 
 def reconstruct(network: Network, x: Tensor) -> tuple[Tensor, list[tuple[float, Tensor, Tensor]]]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from .layers import Linear
 from .mirrored import MirroredAutoencoder
 
 
@@ -41,12 +42,12 @@ def mlp_autoencoder(
     """
     widths = [n_features, *hidden_layer_sizes, n_components]
     steps = list(pairwise(widths))
-    encoder: list[nn.Module] = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in steps[:-1]]
-    encoder.append(nn.Sequential(nn.Linear(*steps[-1]), nn.Tanh() if bounded else nn.Identity()))
+    encoder: list[nn.Module] = [nn.Sequential(Linear(a, b), nn.ReLU()) for a, b in steps[:-1]]
+    encoder.append(nn.Sequential(Linear(*steps[-1]), nn.Tanh() if bounded else nn.Identity()))
     decoder: list[nn.Module] = [
-        nn.Sequential(nn.Linear(b, a), nn.ReLU()) for a, b in reversed(steps[1:])
+        nn.Sequential(Linear(b, a), nn.ReLU()) for a, b in reversed(steps[1:])
     ]
-    decoder.append(nn.Linear(widths[1], n_features))
+    decoder.append(Linear(widths[1], n_features))
     return MirroredAutoencoder(
         encoder, decoder, bounded=bounded, noise=noise, layer_weight=layer_weight
     )
