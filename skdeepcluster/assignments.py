@@ -7,14 +7,11 @@ assignment divides them by a temperature that may be tiny.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Elements of the (rows, k, p) difference block that is held at a time: 8 MB in float64.
-_BLOCK_ELEMENTS = 2**20
+from ._blocks import blocks, map_rows, sum_rows
 
 
 def squared_distances(z: Tensor, prototypes: Tensor) -> Tensor:
@@ -37,7 +34,7 @@ def squared_distances(z: Tensor, prototypes: Tensor) -> Tensor:
     """
     prototypes = widen(prototypes)
     out = prototypes.new_empty(len(z), len(prototypes))
-    for rows in _blocks(len(z), prototypes.numel()):
+    for rows in blocks(len(z), prototypes.numel()):
         torch.sum((widen(z[rows, None]) - prototypes).square_(), dim=2, out=out[rows])
     return out
 
@@ -61,9 +58,13 @@ def log_soft_assignment(distances: Tensor, temperature: float) -> Tensor:
     Tensor of shape (n, k)
         Log-probabilities; the exponentials of a row sum to 1.
     """
-    # The nearest prototype's distance is taken off first, so that no quotient overflows.
-    excess = distances - distances.min(dim=1, keepdim=True).values
-    return torch.log_softmax(-excess / temperature, dim=1)
+
+    def rows(distances: Tensor) -> Tensor:
+        # The nearest prototype's distance is taken off first, so that no quotient overflows.
+        excess = distances - distances.min(dim=1, keepdim=True).values
+        return torch.log_softmax(-excess / temperature, dim=1)
+
+    return map_rows(rows, distances)
 
 
 def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ def weighted_means(z: Tensor, weights: Tensor, fallback: Tensor) -> Tensor:
     """
     sums = torch.zeros_like(widen(fallback))
     mass = torch.zeros_like(sums[:, :1])
-    for rows in _blocks(len(z), weights.shape[1] + z.shape[1]):
+    for rows in blocks(len(z), weights.shape[1] + z.shape[1]):
         q = widen(weights[rows])
         sums += q.T @ widen(z[rows])
         mass += q.sum(dim=0)[:, None]
@@ -111,7 +112,28 @@ def log_student_t(distances: Tensor) -> Tensor:
     Tensor of shape (n, k)
         Log-probabilities; the exponentials of a row sum to 1.
     """
-    return torch.log_softmax(-torch.log1p(distances), dim=1)
+    return map_rows(lambda d: torch.log_softmax(-torch.log1p(d), dim=1), distances)
+
+
+def log_logistic(z: Tensor, coef: Tensor, intercept: Tensor) -> Tensor:
+    r"""Logarithm of :math:`p_{ik} = \mathrm{softmax}_k(\theta_k^\top z_i + b_k)`, in float64.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, p)
+        Embeddings.
+    coef : Tensor of shape (k, p)
+        Weights :math:`\theta`.
+    intercept : Tensor of shape (k,)
+        Biases b.
+
+    Returns
+    -------
+    Tensor of shape (n, k)
+        Log-probabilities; the exponentials of a row sum to 1.
+    """
+    coef, intercept = widen(coef.T), widen(intercept)
+    return map_rows(lambda rows: torch.log_softmax(widen(rows) @ coef + intercept, dim=1), z)
 
 
 def logistic_form(prototypes: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -174,6 +196,21 @@ def running_means(
     return torch.where(added[:, None] > 0, moved, means), total
 
 
+def mean_row(z: Tensor) -> Tensor:
+    """Mean (p,) of all samples, in float64."""
+    return sum_rows(widen, z) / len(z)
+
+
+def covariance(z: Tensor) -> Tensor:
+    """Covariance (p, p) of all samples, in float64."""
+    mean = mean_row(z)
+    total = torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=z.device)
+    for rows in blocks(*z.shape):
+        centred = widen(z[rows]) - mean
+        total += centred.T @ centred
+    return total / len(z)
+
+
 def label_means(z: Tensor, labels: Tensor, fallback: Tensor) -> Tensor:
     """Means of the samples of each label: :func:`weighted_means` for hard assignments.
 
@@ -191,7 +228,12 @@ def label_means(z: Tensor, labels: Tensor, fallback: Tensor) -> Tensor:
     Tensor of shape (k, p)
         Means, float64.
     """
-    return weighted_means(z, F.one_hot(labels, len(fallback)), fallback)
+    sums = torch.zeros_like(widen(fallback))
+    for rows in blocks(len(z), len(fallback) + z.shape[1]):
+        # A product, because sums at indices are not reproducible on a GPU.
+        sums += widen(F.one_hot(labels[rows], len(fallback))).T @ widen(z[rows])
+    counts = torch.bincount(labels, minlength=len(fallback))[:, None]
+    return torch.where(counts > 0, sums / counts.clamp_min(1), fallback)
 
 
 def reseed_empty(
@@ -245,10 +287,3 @@ def reseed_empty(
 def widen(x: Tensor) -> Tensor:
     """Cast to float64, for sums and differences; on MPS, which has none, to float32."""
     return x.float() if x.device.type == "mps" else x.double()
-
-
-def _blocks(n: int, elements_per_row: int) -> Iterator[slice]:
-    """Slices of rows that hold about ``_BLOCK_ELEMENTS`` elements each."""
-    size = max(1, _BLOCK_ELEMENTS // max(1, elements_per_row))
-    for start in range(0, n, size):
-        yield slice(start, start + size)

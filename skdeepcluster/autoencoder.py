@@ -34,7 +34,14 @@ from ._validation import (
 from ._version import __version__
 from .networks import MirroredAutoencoder, Network, build, conv_autoencoder, mlp_autoencoder
 from .objective import JointLoss
-from .training import Rows, Scaling, Trainer, encode, mean_reconstruction_error
+from .training import (
+    Rows,
+    Scaling,
+    Trainer,
+    encode,
+    mean_reconstruction_error,
+    training_dtype,
+)
 
 #: Constraints of the parameters that concern training, shared with the clusterers.
 TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
@@ -42,7 +49,9 @@ TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
     "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     "lr": [Interval(Real, 0, None, closed="neither")],
     "optimizer": [str, callable],
+    "precision": [StrOptions({"float32", "bfloat16", "auto"})],
     "device": [str, torch.device],
+    "compile": ["boolean"],
     "memory": [str, HasMethods(["cache"]), None],
     "callbacks": [list, tuple, None],
     "verbose": ["verbose"],
@@ -127,8 +136,16 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    precision : {"float32", "bfloat16", "auto"}, default="float32"
+        Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
+        CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
+        float32 or float64. "auto" is "bfloat16" on such a device, but on a CPU neither for small
+        networks nor for convolutions, which do not gain by it.
     device : str or torch.device, default="auto"
         "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    compile : bool, default=False
+        Whether to let ``torch.compile`` make kernels of the training step: a minute at the start,
+        and worth it on a GPU. It needs a C++ compiler.
     memory : str, object with a ``cache`` method, or None, default=None
         Where to keep trained networks: a folder, or a ``joblib.Memory``. The same data, parameters,
         seed, kind of device and versions then train once, also in a grid search with several
@@ -233,7 +250,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         lr: float = 1e-3,
         lr_schedule: str = "one-cycle",
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        precision: str = "float32",
         device: str | torch.device = "auto",
+        compile: bool = False,
         memory: Any = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
@@ -255,7 +274,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.lr = lr
         self.lr_schedule = lr_schedule
         self.optimizer = optimizer
+        self.precision = precision
         self.device = device
+        self.compile = compile
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
@@ -468,12 +489,15 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         seed_noise(self.module_, noise_seed, rows.device)
         batch_size = auto_batch_size(self.batch_size, len(rows))
         trainer = Trainer(
-            JointLoss(self.module_),
+            JointLoss(
+                self.module_, dtype=training_dtype(self.precision, rows.device, self.module_)
+            ),
             optimizer=self.optimizer,
             lr=lr,
             batch_size=batch_size,
             order=torch.Generator().manual_seed(order_seed),
             device=rows.device,
+            compile=self.compile,
             callbacks=self.callbacks,
             one_cycle=self.lr_schedule == "one-cycle",
             verbose=self.verbose,
@@ -510,6 +534,9 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             sorted((name, str(value)) for name, value in options.items()),
             str((self.max_epochs, self.batch_size, float(self.lr), self.lr_schedule, optimizer)),
             device.type,
+            # "auto" may stand for another type on another machine.
+            str(training_dtype(self.precision, device, build(self._make_network))),
+            self.compile,
             int(cast(int, self.random_state)),
         )
 

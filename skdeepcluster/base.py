@@ -44,7 +44,7 @@ from .autoencoder import (
 )
 from .initial import initial_labels
 from .objective import JointLoss, Objective
-from .training import ClusteringPhase, Trainer, encode
+from .training import ClusteringPhase, Trainer, encode, training_dtype
 
 # Optimiser steps of joint training that max_epochs="auto" aims at, and the epochs it keeps to.
 _AUTO_STEPS = 2_000
@@ -79,7 +79,9 @@ class DeepClusterer(
     batch_size: str | int
     lr: float
     optimizer: str | Callable[..., torch.optim.Optimizer]
+    precision: str
     device: str | torch.device
+    compile: bool
     memory: Any
     callbacks: Sequence[Any] | None
     verbose: int
@@ -289,6 +291,9 @@ class DeepClusterer(
             if not isinstance(self.random_state, Integral):
                 # Nobody will draw that seed again.
                 autoencoder.memory = None
+        if autoencoder.precision == "float32":
+            autoencoder.precision = self.precision
+        autoencoder.compile = autoencoder.compile or self.compile
         if autoencoder.device == "auto":
             autoencoder.device = self.device
         autoencoder.verbose = autoencoder.verbose or self.verbose
@@ -354,12 +359,13 @@ class DeepClusterer(
 
         seed_noise(network, noise_seed, device)
         trainer = Trainer(
-            JointLoss(network, objective),
+            JointLoss(network, objective, dtype=training_dtype(self.precision, device, network)),
             optimizer=self.optimizer,
             lr=self.lr,
             batch_size=batch_size,
             order=torch.Generator().manual_seed(order_seed),
             device=device,
+            compile=self.compile,
             callbacks=self.callbacks,
             after_epoch=ClusteringPhase(
                 network,

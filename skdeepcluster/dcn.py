@@ -13,7 +13,14 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from torch.nn import functional as F
 
-from .assignments import label_means, reseed_empty, running_means, squared_distances, widen
+from .assignments import (
+    label_means,
+    mean_row,
+    reseed_empty,
+    running_means,
+    squared_distances,
+    widen,
+)
 from .autoencoder import Autoencoder
 from .base import DeepClusterer
 from .objective import Objective
@@ -62,7 +69,8 @@ class HardKMeans(Objective):
             self.counts = self.counts.masked_fill(moved, self.init_count)
         else:
             self.start(z, labels)
-        return {"objective": self.energy(z), "n_reseeded": n_reseeded}
+        nearest, self.labels = squared_distances(z, self.prototypes).min(dim=1)
+        return {"objective": self._energy(nearest), "n_reseeded": n_reseeded}
 
     def loss(self, z: Tensor, index: Tensor) -> Tensor:
         r"""Batch mean of :math:`\frac\lambda2 \|z_i - m_{s_i}\|^2`; s and m are constants."""
@@ -82,7 +90,10 @@ class HardKMeans(Objective):
 
     def energy(self, z: Tensor) -> float:
         r"""Mean of :math:`\frac\lambda2 \min_k \|z_i - m_k\|^2`."""
-        nearest = squared_distances(z, self.prototypes).min(dim=1).values
+        return self._energy(squared_distances(z, self.prototypes).min(dim=1).values)
+
+    def _energy(self, nearest: Tensor) -> float:
+        """The energy, from the squared distances to the nearest prototypes."""
         return self.lam / 2 * float(nearest.mean())
 
 
@@ -117,8 +128,8 @@ class DCN(DeepClusterer):
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, device, memory and verbose are inherited from here
-        where they are at their defaults there.
+        ``Autoencoder()``. Its random_state, precision, device, compile, memory and verbose are
+        inherited from here where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
@@ -141,8 +152,16 @@ class DCN(DeepClusterer):
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    precision : {"float32", "bfloat16", "auto"}, default="float32"
+        Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
+        CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
+        float32 or float64. "auto" is "bfloat16" on such a device, but on a CPU neither for small
+        networks nor for convolutions, which do not gain by it.
     device : str or torch.device, default="auto"
         "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    compile : bool, default=False
+        Whether to let ``torch.compile`` make kernels of the training step: a minute at the start,
+        and worth it on a GPU. It needs a C++ compiler.
     memory : str, object with a ``cache`` method, or None, default=None
         Where to keep pretrained networks, see :class:`Autoencoder`: a grid over other parameters
         pretrains once.
@@ -235,7 +254,9 @@ class DCN(DeepClusterer):
         batch_size: str | int = "auto",
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        precision: str = "float32",
         device: str | torch.device = "auto",
+        compile: bool = False,
         memory: Any = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
@@ -252,7 +273,9 @@ class DCN(DeepClusterer):
         self.batch_size = batch_size
         self.lr = lr
         self.optimizer = optimizer
+        self.precision = precision
         self.device = device
+        self.compile = compile
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
@@ -260,7 +283,7 @@ class DCN(DeepClusterer):
 
     def _start(self, z: Tensor, labels: Tensor | None, seed: int, max_epochs: int) -> Objective:
         objective = HardKMeans(
-            widen(z).mean(dim=0).repeat(self.n_clusters, 1),
+            mean_row(z).repeat(self.n_clusters, 1),
             lam=self.lam,
             n_features=self.n_features_in_,
             init_count=self.init_count,

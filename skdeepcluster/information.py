@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._blocks import sum_rows
+
 
 def entropy(p: Tensor) -> Tensor:
     r"""Entropy :math:`-\sum_k p_k \log p_k` over the last axis.
@@ -42,7 +44,8 @@ def mutual_information(p: Tensor) -> Tensor:
     Tensor of shape ()
         Mutual information, in nats, between 0 and log k.
     """
-    return entropy(p.mean(dim=0)) - entropy(p).mean()
+    sizes = sum_rows(lambda rows: rows, p) / len(p)
+    return entropy(sizes) - sum_rows(entropy, p) / len(p)
 
 
 def kl_divergence(q: Tensor, log_p: Tensor) -> Tensor:
@@ -62,8 +65,12 @@ def kl_divergence(q: Tensor, log_p: Tensor) -> Tensor:
     Tensor of shape ()
         Divergence, in nats; infinite where p is 0 and q is not.
     """
-    cross = torch.where(q > 0, q * log_p, 0.0)
-    return (torch.xlogy(q, q) - cross).sum(dim=1).mean()
+
+    def rows(q: Tensor, log_p: Tensor) -> Tensor:
+        cross = torch.where(q > 0, q * log_p, 0.0)
+        return (torch.xlogy(q, q) - cross).sum(dim=1)
+
+    return sum_rows(rows, q, log_p) / len(q)
 
 
 def mi_adm_bound(q: Tensor, log_p: Tensor) -> Tensor:

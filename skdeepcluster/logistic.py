@@ -9,9 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ._blocks import sum_rows
 from .assignments import (
+    covariance,
     label_means,
+    log_logistic,
     logistic_form,
+    mean_row,
     reseed_empty,
     squared_distances,
     weighted_means,
@@ -45,7 +49,7 @@ class LogisticObjective(Objective):
 
     def start(self, z: Tensor, labels: Tensor) -> None:
         """Take a soft posterior whose labels are those of the nearest cluster mean."""
-        means = label_means(z, labels, fallback=widen(z).mean(dim=0).repeat(len(self.coef), 1))
+        means = label_means(z, labels, fallback=mean_row(z).repeat(len(self.coef), 1))
         coef, intercept = _soft_posterior(z, means, labels)
         self.coef.data.copy_(coef)
         self.intercept.data.copy_(intercept)
@@ -54,6 +58,7 @@ class LogisticObjective(Objective):
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
         """Targets from the posteriors of all samples."""
         log_p = self.log_posterior(z)
+        self.labels = log_p.argmax(dim=1)
         targets = self._target(log_p)
         numbers = {
             "objective": self._value(log_p, targets),
@@ -71,7 +76,7 @@ class LogisticObjective(Objective):
     @torch.no_grad()
     def log_posterior(self, z: Tensor) -> Tensor:
         r"""Logarithm of :math:`\mathrm{softmax}_k(\theta_k^\top z_i + b_k)`, in float64."""
-        return torch.log_softmax(widen(z) @ widen(self.coef.T) + widen(self.intercept), dim=1)
+        return log_logistic(z, self.coef, self.intercept)
 
     def energy(self, z: Tensor) -> float:
         """The method's objective at the targets that the posteriors of z imply."""
@@ -111,8 +116,8 @@ class LogisticClusterer(PosteriorMixin, DeepClusterer):
         # Parameters may be set anew after the fit.
         self._fitted_options = self._options()
         n_reseeded = 0
-        posterior = torch.softmax(z.double() @ coef.T + intercept, dim=1)
-        overall = z.double().mean(dim=0).repeat(self.n_clusters, 1)
+        posterior = log_logistic(z, coef, intercept).exp_()
+        overall = mean_row(z).repeat(self.n_clusters, 1)
         centers = weighted_means(z, posterior, fallback=overall)
         sizes = torch.bincount(posterior.argmax(dim=1), minlength=self.n_clusters)
         if sizes.min() == 0:
@@ -122,7 +127,7 @@ class LogisticClusterer(PosteriorMixin, DeepClusterer):
             prototypes, _ = reseed_empty(z, centers)
             nearest = squared_distances(z, prototypes).argmin(dim=1)
             coef, intercept = _soft_posterior(z, prototypes, nearest)
-            posterior = torch.softmax(z.double() @ coef.T + intercept, dim=1)
+            posterior = log_logistic(z, coef, intercept).exp_()
             centers = weighted_means(z, posterior, fallback=overall)
         self.coef_, self.intercept_ = coef.numpy(), intercept.numpy()
         self.cluster_centers_ = centers.numpy()
@@ -140,7 +145,10 @@ def _soft_posterior(z: Tensor, prototypes: Tensor, labels: Tensor) -> tuple[Tens
     fifth of that to the overall mean at least: sharper, the weights would be larger than the steps
     of training can change.
     """
-    z = widen(z)
-    within = float((z - prototypes[labels]).square().sum(dim=1).mean())
-    total = float((z - z.mean(dim=0)).square().sum(dim=1).mean())
+
+    def scatter(z: Tensor, labels: Tensor) -> Tensor:
+        return (widen(z) - prototypes[labels]).square().sum(dim=1)
+
+    within = float(sum_rows(scatter, z, labels)) / len(z)
+    total = float(covariance(z).trace())
     return logistic_form(prototypes, 2 * max(within, total / 10) or 1.0)

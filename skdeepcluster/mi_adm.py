@@ -118,8 +118,8 @@ class MIADM(LogisticClusterer):
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, device, memory and verbose are inherited from here
-        where they are at their defaults there.
+        ``Autoencoder()``. Its random_state, precision, device, compile, memory and verbose are
+        inherited from here where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
@@ -143,8 +143,16 @@ class MIADM(LogisticClusterer):
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    precision : {"float32", "bfloat16", "auto"}, default="float32"
+        Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
+        CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
+        float32 or float64. "auto" is "bfloat16" on such a device, but on a CPU neither for small
+        networks nor for convolutions, which do not gain by it.
     device : str or torch.device, default="auto"
         "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    compile : bool, default=False
+        Whether to let ``torch.compile`` make kernels of the training step: a minute at the start,
+        and worth it on a GPU. It needs a C++ compiler.
     memory : str, object with a ``cache`` method, or None, default=None
         Where to keep pretrained networks, see :class:`Autoencoder`: a grid over other parameters
         pretrains once.
@@ -255,7 +263,9 @@ class MIADM(LogisticClusterer):
         batch_size: str | int = "auto",
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        precision: str = "float32",
         device: str | torch.device = "auto",
+        compile: bool = False,
         memory: Any = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
@@ -273,7 +283,9 @@ class MIADM(LogisticClusterer):
         self.batch_size = batch_size
         self.lr = lr
         self.optimizer = optimizer
+        self.precision = precision
         self.device = device
+        self.compile = compile
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose

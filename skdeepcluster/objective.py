@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,9 @@ class Objective(nn.Module, ABC):
     #: Whether ``after_step`` does anything: it costs a clean pass of the batch.
     online = False
 
+    #: Labels (n,) of the samples that the last E-step has seen: the argmax of their posteriors.
+    labels: Tensor
+
     #: Weight of the mean squared error over features; their number makes it the sum over them.
     reconstruction_weight = 1.0
 
@@ -38,7 +43,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def e_step(self, z: Tensor, epoch: int, labels: Tensor | None = None) -> dict[str, float]:
-        """Update targets and prototypes in closed form from all embeddings.
+        """Update targets and prototypes in closed form from all embeddings; keep the labels.
 
         Parameters
         ----------
@@ -87,27 +92,47 @@ class JointLoss(nn.Module):
         Autoencoder with ``encode`` and ``decode``.
     objective : Objective or None
         The clustering loss; None for pretraining.
+    dtype : torch.dtype
+        Type in which the network computes. Its weights are float32, and so are the losses.
     """
 
-    def __init__(self, network: Network, objective: Objective | None = None):
+    def __init__(
+        self,
+        network: Network,
+        objective: Objective | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ):
         super().__init__()
         self.network = network
         self.objective = objective
+        self.dtype = dtype
 
     def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Reconstruction loss, weighted, and clustering loss (None in pretraining) of a batch."""
         if self.objective is not None and self.objective.reconstruction_weight == 0:
-            z = self.network.encode(x)
-            return z.new_zeros(()), self.objective.loss(z, index)
-        z, terms = reconstruct(self.network, x)
+            with self._autocast(x.device):
+                z = self.network.encode(x)
+            return x.new_zeros(()), self.objective.loss(z.to(x.dtype), index)
+        with self._autocast(x.device):
+            z, terms = reconstruct(self.network, x)
         # The first term, the input's, has weight 1.
         (_, target, output), *hidden = terms
-        reconstruction = F.mse_loss(output, target)
+        reconstruction = F.mse_loss(output.to(x.dtype), target)
         for weight, target, output in hidden:
-            reconstruction = reconstruction + weight * F.mse_loss(output, target)
+            reconstruction = reconstruction + weight * F.mse_loss(
+                output.to(x.dtype), target.to(x.dtype)
+            )
         if self.objective is None:
             return reconstruction, None
-        return self.objective.reconstruction_weight * reconstruction, self.objective.loss(z, index)
+        clustering = self.objective.loss(z.to(x.dtype), index)
+        return self.objective.reconstruction_weight * reconstruction, clustering
+
+    def _autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        """What lets the network compute in ``dtype``."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, self.dtype)
 
     @torch.no_grad()
     def after_step(self, x: Tensor, index: Tensor) -> None:

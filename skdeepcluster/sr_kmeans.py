@@ -14,9 +14,13 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from torch.nn import functional as F
 
+from ._blocks import sum_rows
 from .assignments import (
+    covariance,
+    label_means,
     log_soft_assignment,
     logistic_form,
+    mean_row,
     reseed_empty,
     squared_distances,
     weighted_means,
@@ -65,15 +69,14 @@ class SoftKMeans(Objective):
             self.prototypes = weighted_means(z, self._targets, fallback=self.prototypes)
         else:
             self._follow(z, labels)
-        distances = squared_distances(z, self.prototypes)
-        posterior = log_soft_assignment(distances, self.temperature).exp()
+        distances, posterior = self._assign(z)
         # A cluster is lost when it has no weight. Prototypes above the merging temperature are
         # nearest to no sample either, but theirs is the theory's place: the mean.
         lost = posterior.sum(dim=0) < 0.5
         if labels is None and lost.any():
             self.prototypes, n_reseeded = reseed_empty(z, self.prototypes, movable=lost)
-            distances = squared_distances(z, self.prototypes)
-            posterior = log_soft_assignment(distances, self.temperature).exp()
+            distances, posterior = self._assign(z)
+        self.labels = posterior.argmax(dim=1)
         if labels is None:
             self._set_targets(posterior, z)
         return {
@@ -88,8 +91,10 @@ class SoftKMeans(Objective):
         The squares of z cancel, which leaves a linear function of it. Centred, the last term is
         :math:`\|z_i - \bar z\|^2`.
         """
-        attraction = (z * self._attractors[index]).sum(dim=1)
-        return (self._offsets[index] - 2 * attraction).mean() / self.temperature
+        terms, prototypes = self._prototype_terms.to(z.dtype), self._prototypes.to(z.dtype)
+        excess = torch.addmm(terms, z, prototypes.T, alpha=-2)
+        targets = self._targets[index].to(z.dtype)
+        return (targets * excess).sum(dim=1).mean() / self.temperature
 
     def log_posterior(self, z: Tensor) -> Tensor:
         r"""Logarithm of :math:`\mathrm{softmax}_k(-\|z_i - \theta'_k\|^2 / T)`."""
@@ -104,22 +109,30 @@ class SoftKMeans(Objective):
 
     def _energy(self, z: Tensor, distances: Tensor) -> float:
         """The energy, from the squared distances."""
-        norms = widen(z).square().sum(dim=1) / self.temperature
-        return float((-torch.logsumexp(distances / -self.temperature, dim=1) - norms).mean())
+
+        def rows(z: Tensor, distances: Tensor) -> Tensor:
+            norms = widen(z).square().sum(dim=1) / self.temperature
+            return -torch.logsumexp(distances / -self.temperature, dim=1) - norms
+
+        return float(sum_rows(rows, z, distances)) / len(z)
+
+    def _assign(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared distances and posteriors."""
+        distances = squared_distances(z, self.prototypes)
+        return distances, log_soft_assignment(distances, self.temperature).exp_()
 
     def _follow(self, z: Tensor, labels: Tensor) -> None:
         """Hard targets."""
-        targets = F.one_hot(labels, len(self.prototypes)).to(z.dtype)
-        self.prototypes = weighted_means(z, targets, fallback=self.prototypes)
-        self._set_targets(targets, z)
+        self.prototypes = label_means(z, labels, fallback=self.prototypes)
+        self._set_targets(F.one_hot(labels, len(self.prototypes)), z)
 
     def _set_targets(self, targets: Tensor, z: Tensor) -> None:
-        """Keep the targets, and the two statistics of them that a batch needs."""
-        self._targets = targets
-        origin = z.mean(dim=0, dtype=self.prototypes.dtype) * float(self.centred)
+        """Keep the targets, and the prototypes as a batch needs them."""
+        self._targets = targets.to(z.dtype)
+        origin = mean_row(z) * float(self.centred)
         norms = self.prototypes.square().sum(dim=1) - origin.square().sum()
-        self._attractors = (widen(targets) @ self.prototypes - origin).float()
-        self._offsets = (widen(targets) @ norms).float()
+        self._prototype_terms = norms.to(z.dtype)
+        self._prototypes = (self.prototypes - origin).to(z.dtype)
 
 
 class SRKMeans(PosteriorMixin, DeepClusterer):
@@ -153,8 +166,8 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, device, memory and verbose are inherited from here
-        where they are at their defaults there.
+        ``Autoencoder()``. Its random_state, precision, device, compile, memory and verbose are
+        inherited from here where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
         anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
@@ -177,8 +190,16 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. The clustering loss
         is divided by ``lam * n_clusters``: Adam does not mind, plain SGD does.
+    precision : {"float32", "bfloat16", "auto"}, default="float32"
+        Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
+        CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
+        float32 or float64. "auto" is "bfloat16" on such a device, but on a CPU neither for small
+        networks nor for convolutions, which do not gain by it.
     device : str or torch.device, default="auto"
         "auto" is CUDA if there is one, else the CPU; "mps" by name.
+    compile : bool, default=False
+        Whether to let ``torch.compile`` make kernels of the training step: a minute at the start,
+        and worth it on a GPU. It needs a C++ compiler.
     memory : str, object with a ``cache`` method, or None, default=None
         Where to keep pretrained networks, see :class:`Autoencoder`: a grid over other parameters
         pretrains once.
@@ -287,7 +308,9 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
         batch_size: str | int = "auto",
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        precision: str = "float32",
         device: str | torch.device = "auto",
+        compile: bool = False,
         memory: Any = None,
         callbacks: Sequence[Any] | None = None,
         verbose: int = 0,
@@ -303,7 +326,9 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
         self.batch_size = batch_size
         self.lr = lr
         self.optimizer = optimizer
+        self.precision = precision
         self.device = device
+        self.compile = compile
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
@@ -319,9 +344,8 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
 
     def _start(self, z: Tensor, labels: Tensor | None, seed: int, max_epochs: int) -> Objective:
         if self.n_clusters > 1:
-            centred = widen(z) - widen(z).mean(dim=0)
             # The largest eigenvalue of the covariance.
-            nu = float(torch.linalg.eigvalsh((centred.T @ centred / len(z)).cpu())[-1])
+            nu = float(torch.linalg.eigvalsh(covariance(z).cpu())[-1])
             threshold = 2 * nu / self.n_clusters
             if 0 < threshold < self.lam:
                 warnings.warn(
@@ -331,7 +355,7 @@ class SRKMeans(PosteriorMixin, DeepClusterer):
                     UserWarning,
                     stacklevel=5,
                 )
-        prototypes = widen(z).mean(dim=0).repeat(self.n_clusters, 1)
+        prototypes = mean_row(z).repeat(self.n_clusters, 1)
         objective = SoftKMeans(self.lam * self.n_clusters, prototypes, centred=True)
         objective.start(z, cast(Tensor, labels))
         return objective

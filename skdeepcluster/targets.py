@@ -8,9 +8,13 @@ logarithms; :math:`\hat p_k = \frac1N \sum_i p_{ik}` and :math:`\hat q_k` are cl
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from ._blocks import blocks, map_rows
 
 # The iteration halves the error at least; 40 were enough for 1e-13 in thousands of random cases.
 _MAX_ITERATIONS = 200
@@ -33,7 +37,7 @@ def mi_adm_target(log_p: Tensor) -> Tensor:
     Tensor of shape (n, k)
         Targets.
     """
-    return _normalised(2 * log_p - _finite(torch.logsumexp(2 * log_p, dim=0)) / 2)
+    return _targets(2, _log_sums(log_p, lambda rows: 2 * rows) / 2, log_p)
 
 
 def exact_mi_adm_target(log_p: Tensor) -> Tensor:
@@ -55,16 +59,16 @@ def exact_mi_adm_target(log_p: Tensor) -> Tensor:
     Tensor of shape (n, k)
         Targets.
     """
-    log_sizes = torch.logsumexp(log_p, dim=0) - math.log(len(log_p))
+    log_sizes = _log_sums(log_p) - math.log(len(log_p))
     for _ in range(_MAX_ITERATIONS):
-        log_q = torch.log_softmax(2 * log_p - _finite(log_sizes), dim=1)
-        update = (torch.logsumexp(log_q, dim=0) - math.log(len(log_p)) + log_sizes) / 2
+        sums = _log_sums(log_p, partial(_log_targets, 2, log_sizes))
+        update = (sums - math.log(len(log_p)) + log_sizes) / 2
         update = torch.log_softmax(update, dim=0)
         change = _finite(update).sub(_finite(log_sizes)).abs().max()
         log_sizes = update
         if change < 1e-13:
             break
-    return _normalised(2 * log_p - _finite(log_sizes))
+    return _targets(2, log_sizes, log_p)
 
 
 def depict_target(log_p: Tensor, gamma: float = 1.0) -> Tensor:
@@ -86,7 +90,7 @@ def depict_target(log_p: Tensor, gamma: float = 1.0) -> Tensor:
     Tensor of shape (n, k)
         Targets.
     """
-    return _normalised(log_p - gamma / (1 + gamma) * _finite(torch.logsumexp(log_p, dim=0)))
+    return _targets(1, gamma / (1 + gamma) * _log_sums(log_p), log_p)
 
 
 def dec_target(log_p: Tensor) -> Tensor:
@@ -106,12 +110,23 @@ def dec_target(log_p: Tensor) -> Tensor:
     Tensor of shape (n, k)
         Targets.
     """
-    return _normalised(2 * log_p - _finite(torch.logsumexp(log_p, dim=0)))
+    return _targets(2, _log_sums(log_p), log_p)
 
 
-def _normalised(log_q: Tensor) -> Tensor:
-    """Probabilities from logarithms that lack the normalisers of the rows."""
-    return torch.softmax(log_q, dim=1)
+def _targets(power: int, log_sizes: Tensor, log_p: Tensor) -> Tensor:
+    """Targets :func:`_log_targets` as probabilities."""
+    return map_rows(lambda rows: _log_targets(power, log_sizes, rows).exp_(), log_p)
+
+
+def _log_targets(power: int, log_sizes: Tensor, log_p: Tensor) -> Tensor:
+    """Logarithm of the targets proportional to a power of p over sizes."""
+    return torch.log_softmax(power * log_p - _finite(log_sizes), dim=1)
+
+
+def _log_sums(log_p: Tensor, function: Callable[[Tensor], Tensor] = lambda rows: rows) -> Tensor:
+    """Logarithms of the sums over samples of p, or of a table whose logarithm is made of log p."""
+    parts = [torch.logsumexp(function(log_p[rows]), dim=0) for rows in blocks(*log_p.shape)]
+    return torch.logsumexp(torch.stack(parts), dim=0)
 
 
 def _finite(log_sizes: Tensor) -> Tensor:

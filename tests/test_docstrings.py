@@ -16,6 +16,8 @@ SHARED = {
     "tol",
     "batch_size",
     "lr",
+    "precision",
+    "compile",
     "device",
     "memory",
     "callbacks",

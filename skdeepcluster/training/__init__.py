@@ -3,6 +3,7 @@
 from .inference import encode, mean_reconstruction_error
 from .net import Trainer
 from .phase import ClusteringPhase
+from .precision import training_dtype
 from .rows import Rows, Scaling
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "Trainer",
     "encode",
     "mean_reconstruction_error",
+    "training_dtype",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,8 +28,16 @@ def _evaluating(network: Network) -> Iterator[None]:
 
 def encode(network: Network, rows: Rows, dtype: torch.dtype = torch.float32) -> Tensor:
     """Embeddings (n, p) of all rows without noise, on the rows' device, in the network's type."""
+    out = None
+    filled = 0
     with _evaluating(network):
-        return torch.cat([network.encode(x) for x in rows.chunks(dtype)])
+        for x in rows.chunks(dtype):
+            z = network.encode(x)
+            if out is None:
+                out = z.new_empty(len(rows), *z.shape[1:])
+            out[filled : filled + len(z)] = z
+            filled += len(z)
+    return cast(Tensor, out)
 
 
 def mean_reconstruction_error(

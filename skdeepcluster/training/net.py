@@ -46,6 +46,10 @@ class Trainer(NeuralNet):
         Rows a step.
     order : torch.Generator
         Random stream of the minibatch order, on the CPU.
+    device : torch.device
+        Where the module and the batches are.
+    compile : bool
+        Whether the module is compiled.
     callbacks : list of skorch callbacks, or None
         Called as skorch would. An exception of type KeyboardInterrupt that a callback raises
         itself, which is how skorch's EarlyStopping asks for the end, ends the phase.
@@ -68,6 +72,7 @@ class Trainer(NeuralNet):
         batch_size: int,
         order: torch.Generator,
         device: torch.device,
+        compile: bool = False,
         callbacks: Sequence[Any] | None = None,
         after_epoch: Callable[[], tuple[dict[str, float | str], str | None]] | None = None,
         one_cycle: bool = False,
@@ -83,11 +88,18 @@ class Trainer(NeuralNet):
             train_split=None,
             callbacks=None if callbacks is None else list(callbacks),
             device=device,
+            compile=compile,
             verbose=verbose,
         )
         self.order = order
         self.after_epoch = after_epoch
         self.one_cycle = one_cycle
+
+    def torch_compile(self, module: nn.Module, name: str) -> nn.Module:
+        """Compile in place, where asked for: a wrapper would rename the weights."""
+        if self.compile:
+            module.compile()
+        return module
 
     @property
     def _default_callbacks(self) -> list[tuple[str, Any]]:

@@ -78,9 +78,8 @@ class ClusteringPhase:
         z = encode(self._network, self._rows)
         warm = self._epoch < self._warm_up_epochs
         numbers = self._objective.e_step(z, self._epoch, self._initial if warm else None)
-        log_posterior = self._objective.log_posterior(z)
-        labels = log_posterior.argmax(dim=1)
-        sizes = torch.bincount(labels, minlength=log_posterior.shape[1])
+        labels = self._objective.labels
+        sizes = torch.bincount(labels, minlength=len(self._largest_sizes))
         change = float((labels != self._labels).float().mean())
         self._labels = labels
         self._epoch += 1

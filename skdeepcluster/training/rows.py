@@ -29,16 +29,21 @@ class Scaling:
     @classmethod
     def of(cls, X: Any) -> Scaling:
         """Measure an (n, d) array or CSR matrix, in chunks. A deviation of zero counts as 1."""
-
-        def wide() -> Iterator[np.ndarray]:
-            return (_dense(X[rows]).astype(np.float64) for rows in _chunks(X))
-
         # Relative to the largest entry, so that no square over- or underflows.
-        unit = max(float(np.abs(chunk).max()) for chunk in wide()) or 1.0
-        size = X.shape[0] * X.shape[1]
-        mean = sum(float((chunk / unit).sum()) for chunk in wide()) / size
-        squares = sum(float(np.square(chunk / unit - mean).sum()) for chunk in wide())
-        deviation = np.sqrt(squares / size)
+        unit = max(_largest(_dense(X[rows])) for rows in _chunks(X)) or 1.0
+        # Chunk by chunk, each with its own mean: one pass, and no digits are lost.
+        count, mean, squares = 0, 0.0, 0.0
+        for rows in _chunks(X):
+            chunk = _dense(X[rows]) / np.float64(unit)
+            part = float(chunk.mean())
+            chunk -= part
+            total = count + chunk.size
+            shift = part - mean
+            mean += shift * chunk.size / total
+            squares += float(np.square(chunk, out=chunk).sum())
+            squares += shift**2 * count * chunk.size / total
+            count = total
+        deviation = np.sqrt(squares / count)
         # Rounding leaves constant data a deviation of about eps; it is zero all the same.
         if deviation <= 1e-15 * max(abs(mean), 1e-300):
             return cls(mean * unit, 1.0)
@@ -150,6 +155,11 @@ def _dense(X: Any) -> np.ndarray:
 def _numbers(X: np.ndarray) -> np.ndarray:
     """What torch can subtract from: of bool, 0 and 1."""
     return X.view(np.uint8) if X.dtype == bool else X
+
+
+def _largest(chunk: np.ndarray) -> float:
+    """Largest absolute value; in Python's numbers, because -(-128) is no int8."""
+    return max(abs(float(chunk.min())), abs(float(chunk.max())))
 
 
 def _chunks(X: Any) -> Iterator[slice]:
