@@ -179,15 +179,18 @@ class Trainer(NeuralNet):
         self._set_training(training)
         parameters = list(self.get_all_learnable_params())
         sizes: list[int] = []
-        losses: list[tuple[Tensor, Tensor | None]] = []
-        for batch in iterator:
+        # One tensor for all of them: each loss kept as a tensor of its own would pin the memory
+        # that was freed around it, about 1 MB a step.
+        losses = torch.zeros(len(iterator), 2, device=self.device)
+        for step, batch in enumerate(iterator):
             self.notify("on_batch_begin", batch=batch, training=training)
-            losses.append(self._step(batch, parameters))
+            loss = self._step(batch, parameters)
+            for column, part in zip(losses[step], loss, strict=True):
+                if part is not None:
+                    column.copy_(part)
             sizes.append(len(batch[1]))
-            self.notify(
-                "on_batch_end", batch=batch, training=training, y_pred=None, loss=losses[-1]
-            )
-        self._record(prefix, sizes, losses)
+            self.notify("on_batch_end", batch=batch, training=training, y_pred=None, loss=loss)
+        self._record(prefix, sizes, losses, joint=loss[1] is not None)
 
     def _step(self, batch: Any, parameters: list[Any]) -> tuple[Tensor, Tensor | None]:
         """One optimiser step."""
@@ -207,26 +210,18 @@ class Trainer(NeuralNet):
             self.schedule_.step()
         return reconstruction.detach(), None if clustering is None else clustering.detach()
 
-    def _record(
-        self, prefix: str, sizes: list[int], losses: list[tuple[Tensor, Tensor | None]]
-    ) -> None:
+    def _record(self, prefix: str, sizes: list[int], losses: Tensor, *, joint: bool) -> None:
         """Write the epoch's mean losses into the history."""
         weights = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-
-        def mean(values: list[Tensor]) -> float:
-            return float(torch.stack(values).cpu().double() @ weights)
-
-        reconstruction = mean([pair[0] for pair in losses])
-        clustering = [pair[1] for pair in losses if pair[1] is not None]
-        loss = reconstruction
-        if clustering:
+        reconstruction, clustering = (weights @ losses.cpu().double()).tolist()
+        loss = reconstruction + clustering
+        if joint:
             self.history.record("reconstruction_loss", reconstruction)
-            self.history.record("clustering_loss", mean(clustering))
-            loss += self.history[-1, "clustering_loss"]
+            self.history.record("clustering_loss", clustering)
         if not math.isfinite(loss):
             raise ValueError(
                 f"The training loss is {loss} after epoch {self.history[-1, 'epoch']} of "
-                f"{'joint training' if clustering else 'the Autoencoder'}: it diverged. Use a "
+                f"{'joint training' if joint else 'the Autoencoder'}: it diverged. Use a "
                 f"learning rate there below lr={self.lr:g}, or a less extreme weight of the loss."
             )
         best = min((row[f"{prefix}_loss"] for row in self.history[:-1]), default=math.inf)
