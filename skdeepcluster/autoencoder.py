@@ -349,8 +349,8 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             raise ValueError(
                 f"Z has {Z.shape[1]} columns, but the embedding has {self._n_features_out}."
             )
-        # Rows of the output that are made together: 8 MB in float64.
-        chunk = max(1, 2**20 // self.n_features_in_)
+        # Rows of the output that are made together: 2 MB in float64.
+        chunk = max(1, 2**18 // self.n_features_in_)
         with self._network_in(torch.float64 if Z.dtype == np.float64 else torch.float32) as network:
             decoded = [
                 network.decode(

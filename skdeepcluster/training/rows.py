@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Bytes of float64 input that statistics and inference look at together.
-_CHUNK_BYTES = 2**23
+_CHUNK_BYTES = 2**21
 
 
 @dataclass(frozen=True)
