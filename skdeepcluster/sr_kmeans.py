@@ -80,7 +80,7 @@ class SoftKMeans(Objective):
         if labels is None:
             self._set_targets(posterior, z)
         return {
-            "objective": self._energy(z, distances),
+            "objective": self._energy(z, distances, posterior),
             "mutual_information": float(mutual_information(posterior)),
             "n_reseeded": n_reseeded,
         }
@@ -105,16 +105,16 @@ class SoftKMeans(Objective):
 
         :math:`-\frac1N \sum_i \log \sum_k \exp(-D_{ik} / T) - \frac{1}{N T} \sum_i \|z_i\|^2`
         """
-        return self._energy(z, squared_distances(z, self.prototypes))
+        return self._energy(z, *self._assign(z))
 
-    def _energy(self, z: Tensor, distances: Tensor) -> float:
-        """The energy, from the squared distances."""
+    def _energy(self, z: Tensor, distances: Tensor, posterior: Tensor) -> float:
+        """The energy: the logarithm of the sum is that of any one term over its posterior."""
 
-        def rows(z: Tensor, distances: Tensor) -> Tensor:
-            norms = widen(z).square().sum(dim=1) / self.temperature
-            return -torch.logsumexp(distances / -self.temperature, dim=1) - norms
+        def rows(z: Tensor, distances: Tensor, posterior: Tensor) -> Tensor:
+            nearest = distances.min(dim=1).values - widen(z).square().sum(dim=1)
+            return nearest / self.temperature + posterior.max(dim=1).values.log()
 
-        return float(sum_rows(rows, z, distances)) / len(z)
+        return float(sum_rows(rows, z, distances, posterior)) / len(z)
 
     def _assign(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Squared distances and posteriors."""

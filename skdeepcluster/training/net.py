@@ -129,6 +129,7 @@ class Trainer(NeuralNet):
             If the loss is not finite.
         """
         self.initialize()
+        self._best_loss = math.inf
         batches = Batches(rows, self.batch_size, self.order)
         self.schedule_ = self._make_schedule(max_epochs * len(batches))
         reason = "max_epochs"
@@ -224,9 +225,9 @@ class Trainer(NeuralNet):
                 f"{'joint training' if joint else 'the Autoencoder'}: it diverged. Use a "
                 f"learning rate there below lr={self.lr:g}, or a less extreme weight of the loss."
             )
-        best = min((row[f"{prefix}_loss"] for row in self.history[:-1]), default=math.inf)
         self.history.record(f"{prefix}_loss", loss)
-        self.history.record(f"{prefix}_loss_best", loss < best)
+        self.history.record(f"{prefix}_loss_best", loss < self._best_loss)
+        self._best_loss = min(self._best_loss, loss)
 
     def _end_epoch(self) -> str | None:
         """Run the full-data update and record what it says."""

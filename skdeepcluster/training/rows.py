@@ -85,18 +85,27 @@ class Rows:
         on_cuda = device.type == "cuda" and not scipy.sparse.issparse(X)
         if on_cuda and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
             self._on_device = torch.tensor(_numbers(X), device=device)
+        # Data of a single chunk is standardised once and for all.
+        self._ready: Tensor | None = None
+        if 8 * X.shape[0] * X.shape[1] <= _CHUNK_BYTES:
+            (self._ready,) = self.chunks()
 
     def __len__(self) -> int:
         return self._X.shape[0]
 
     def take(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows of an index tensor, standardised, of shape (b, *input_shape)."""
+        if self._ready is not None and dtype == torch.float32:
+            return self._ready.index_select(0, index)
         if self._on_device is not None:
             return self._standardise(self._on_device.index_select(0, index), dtype)
         return self._standardise(self._gather(index.cpu().numpy()), dtype)
 
     def chunks(self, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
         """All rows in order, standardised, some megabytes at a time."""
+        if self._ready is not None and dtype == torch.float32:
+            yield self._ready
+            return
         for rows in _chunks(self._X):
             if self._on_device is not None:
                 yield self._standardise(self._on_device[rows], dtype)
