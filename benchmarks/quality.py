@@ -2,14 +2,16 @@
 
     python benchmarks/quality.py --data digits usps pendigits --seeds 5 --data-home FOLDER
     python benchmarks/quality.py --data usps --methods SRKMeans MIADM --cache FOLDER
+    python benchmarks/quality.py --data usps --precision bfloat16
     python benchmarks/quality.py --report
 
 Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans" and all methods
 start from it, but for "DKM_a", the annealed Deep k-Means, which trains from scratch. "MI-D" is
 MIADM(solver="direct"), "DEPICT-dec" has the official code's target instead of the paper's.
 Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
-that are there already (same data, network, method, seed and version) are skipped. Seconds include
-the pretraining where there is one. ``--cache`` keeps the pretrained networks for another time.
+that are there already (same data, network, precision, method, seed and version) are skipped.
+Seconds include the pretraining where there is one. ``--cache`` keeps the pretrained networks for
+another time.
 ``--data-home`` has the data sets as ``NAME.npz`` with X and y; digits come with scikit-learn.
 """
 
@@ -75,13 +77,12 @@ METHODS = {
 }
 
 
-def pretrained(X, image_shape, seed, path):
+def pretrained(X, image_shape, seed, precision, path):
     """A fitted Autoencoder and its seconds, from the cache if they are there."""
     if path is not None and path.exists():
         return joblib.load(path)
-    autoencoder, seconds = timed(
-        lambda: Autoencoder(image_shape=image_shape, random_state=seed).fit(X)
-    )
+    autoencoder = Autoencoder(image_shape=image_shape, precision=precision, random_state=seed)
+    autoencoder, seconds = timed(lambda: autoencoder.fit(X))
     if path is not None:
         joblib.dump((autoencoder, seconds), path)
     return autoencoder, seconds
@@ -96,7 +97,7 @@ def error_share(autoencoder, X):
     return float(sum(errors) / (X.var(axis=0, dtype=np.float64).sum() * len(X)))
 
 
-def run(X, y, image_shape, seed, methods, path):
+def run(X, y, image_shape, seed, methods, precision, path):
     """Fit methods with one seed; yields a record for each."""
     k = len(np.unique(y))
 
@@ -116,7 +117,7 @@ def run(X, y, image_shape, seed, methods, path):
         }
 
     k_means = KMeans(k, n_init=10, random_state=seed)
-    autoencoder, pretraining = pretrained(X, image_shape, seed, path)
+    autoencoder, pretraining = pretrained(X, image_shape, seed, precision, path)
     for method in methods:
         if method == "KMeans":
             yield record(method, *timed(lambda: k_means.fit_predict(X)))
@@ -128,18 +129,24 @@ def run(X, y, image_shape, seed, methods, path):
             scratch = method == "DKM_a"
             architecture = Autoencoder(n_components=10, image_shape=image_shape)
             network = architecture if scratch else FrozenEstimator(autoencoder)
-            model = METHODS[method](k, autoencoder=network, random_state=seed)
+            model = METHODS[method](k, autoencoder=network, precision=precision, random_state=seed)
             labels, seconds = timed(partial(model.fit_predict, X))
             seconds += 0 if scratch else pretraining
             why = {"epochs": model.n_iter_, "stop_reason": model.stop_reason_}
             yield record(method, labels, seconds, **why)
 
 
+def network_of(record):
+    """The network, and the precision where it is not the default."""
+    precision = record.get("precision", "float32")
+    return record["network"] + ("" if precision == "float32" else f" {precision}")
+
+
 def report(records):
     """Table for the guide: mean and standard deviation over the seeds."""
     groups = defaultdict(list)
     for r in records:
-        groups[r["data"], r["network"], r["method"]].append(r)
+        groups[r["data"], network_of(r), r["method"]].append(r)
     print(".. csv-table::")
     print("   :header: data, network, method, ACC, NMI, ARI, seconds, seeds, collapsed\n")
     order = ["KMeans", "AE+KMeans", *METHODS]
@@ -160,6 +167,7 @@ def main():
     )
     parser.add_argument("--data", nargs="+", default=["digits"])
     parser.add_argument("--network", choices=["mlp", "conv"], default="mlp")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", default=["KMeans", "AE+KMeans", *METHODS])
     parser.add_argument("--data-home", type=Path, default=Path("../shared/data"))
@@ -169,24 +177,25 @@ def main():
 
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     records = [json.loads(line) for line in lines]
-    done = {(r["data"], r["network"], r["method"], r["seed"], r["version"]) for r in records}
-    network = arguments.network
+    done = {(r["data"], network_of(r), r["method"], r["seed"], r["version"]) for r in records}
+    network, precision = arguments.network, arguments.precision
     for data in [] if arguments.report else arguments.data:
         X, y, image_shape = load(data, arguments.data_home)
         shape = image_shape if network == "conv" else None
         for seed in range(arguments.seeds):
             key = {"data": data, "network": network, "seed": seed, "version": __version__}
+            key |= {"precision": precision}
             methods = [
                 method
                 for method in arguments.methods
-                if (data, network, method, seed, __version__) not in done
+                if (data, network_of(key), method, seed, __version__) not in done
             ]
             if not methods:
                 continue
             path = arguments.cache and (
-                arguments.cache / f"{data}-{network}-{seed}-{__version__}.joblib"
+                arguments.cache / f"{data}-{network_of(key)}-{seed}-{__version__}.joblib"
             )
-            for result in run(X, y, shape, seed, methods, path):
+            for result in run(X, y, shape, seed, methods, precision, path):
                 records.append({**key, "augment": False, **result})
                 print(json.dumps(records[-1]), flush=True)
                 with RESULTS.open("a") as file:
