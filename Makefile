@@ -5,6 +5,8 @@ export OMP_WAIT_POLICY = PASSIVE
 PYTHON = python3
 VENV = .venv
 OLDEST = .venv-oldest
+PEERS = .venv-peers
+DATA_HOME = ../shared/data
 RUN = $(VENV)/bin/python
 
 # Fitted in a venv that has only the wheel and its dependencies, away from the sources.
@@ -20,7 +22,7 @@ print("skdeepcluster", skdeepcluster.__version__, "fits from", skdeepcluster.__f
 endef
 export SMOKE_TEST
 
-.PHONY: help venv install demo examples test coverage doctest lint format wheel test-oldest bench clean distclean
+.PHONY: help venv install demo examples test coverage doctest lint format wheel test-oldest bench bench-peers clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,8 +76,19 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 test-oldest: $(OLDEST)/.installed  ## the tests of estimators and caching under the oldest supported versions
 	$(OLDEST)/bin/python -m pytest tests/test_estimators.py tests/test_memory.py
 
-bench: install  ## every script of benchmarks/, one after the other
-	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(RUN) "$$script"; done
+bench: install  ## time and memory beside bare torch loops (10 minutes); DATA_HOME=folder of the data sets
+	OMP_NUM_THREADS=1 $(RUN) benchmarks/speed.py --data-home $(DATA_HOME)
+	OMP_NUM_THREADS=1 $(RUN) benchmarks/memory.py --data-home $(DATA_HOME)
+
+# torchvision's own requirements would replace torch by a build for CUDA.
+$(PEERS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install -c constraints.txt -e . pandas tqdm matplotlib
+	$(PEERS)/bin/python -m pip install --no-deps torchvision==0.28.0 clustpy==0.0.3
+	@touch $@
+
+bench-peers: $(PEERS)/.installed  ## whole fits beside ClustPy, in a venv of their own (40 minutes)
+	OMP_NUM_THREADS=1 $(PEERS)/bin/python benchmarks/peers.py --data-home $(DATA_HOME)
 
 clean:  ## remove what was built and cached, but not the venvs
 	rm -rf build dist *.egg-info .coverage htmlcov
@@ -83,4 +96,4 @@ clean:  ## remove what was built and cached, but not the venvs
 	find . -name '.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove the venvs
-	rm -rf $(VENV) $(OLDEST)
+	rm -rf $(VENV) $(OLDEST) $(PEERS)
