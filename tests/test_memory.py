@@ -146,7 +146,7 @@ def test_scan_uses_the_cache(blobs, tmp_path, pretrainings):
     assert len(pretrainings) == 1
 
 
-def test_a_broken_entry_is_made_again(blobs, tmp_path, pretrainings):
+def test_a_broken_entry_is_made_again_with_a_warning(blobs, tmp_path, pretrainings, caplog):
     X, _ = blobs
     expected = small_autoencoder(memory=str(tmp_path)).fit(X).transform(X)
     for path in entries(tmp_path):
@@ -155,6 +155,8 @@ def test_a_broken_entry_is_made_again(blobs, tmp_path, pretrainings):
         model = small_autoencoder(memory=str(tmp_path)).fit(X)
         np.testing.assert_array_equal(model.transform(X), expected)
     assert len(pretrainings) == 2
+    assert len(caplog.records) == 1
+    assert "Exception while loading results" in caplog.text
 
 
 def test_two_that_want_the_same_at_a_time_compute_it_once(tmp_path):
