@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
+from skorch.callbacks import Callback
 
 from skdeepcluster import DCN
 
@@ -53,3 +54,42 @@ def test_saved_fit_opens_on_the_cpu(blobs, method):
     opened = pickle.loads(pickle.dumps(model))
     assert not next(opened.autoencoder_.module_.parameters()).is_cuda
     np.testing.assert_allclose(opened.transform(X), model.transform(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("options", [{"precision": "auto"}, {"compile": True}])
+def test_bfloat16_and_compiled_kernels(blobs, method, options):
+    X, y = blobs
+    autoencoder = small_autoencoder(max_epochs=30)
+    model = small(method, autoencoder, max_epochs=10, device="cuda", **options).fit(X)
+    assert adjusted_rand_score(y, model.labels_) > 0.95
+
+
+class NoSync(Callback):
+    """Makes waiting for the device an error, from the first batch of an epoch to its last."""
+
+    def __init__(self, n_batches):
+        self.n_batches = n_batches
+
+    def on_epoch_begin(self, net, **_):
+        self.count = 0
+
+    def on_batch_begin(self, net, **_):
+        self.count += 1
+        torch.cuda.set_sync_debug_mode("error")
+
+    def on_batch_end(self, net, **_):
+        if self.count == self.n_batches:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_epoch_never_waits_for_the_device(blobs, name):
+    X, _ = blobs
+    method, parameters = VARIANTS[name]
+    parameters = {"batch_size": 40, **parameters, "callbacks": [NoSync(3)]}
+    autoencoder = small_autoencoder(batch_size=40, callbacks=[NoSync(3)])
+    try:
+        small(method, autoencoder, device="cuda", **parameters).fit(X)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

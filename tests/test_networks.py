@@ -13,7 +13,12 @@ from torch.nn import functional
 
 from skdeepcluster import clustering_accuracy
 from skdeepcluster.information import entropy, mutual_information
-from skdeepcluster.networks import build, conv_autoencoder, mlp_autoencoder
+from skdeepcluster.networks import (
+    MirroredAutoencoder,
+    build,
+    conv_autoencoder,
+    mlp_autoencoder,
+)
 from skdeepcluster.objective import JointLoss, reconstruction_error
 from skdeepcluster.sr_kmeans import SoftKMeans
 
@@ -687,3 +692,20 @@ def test_accuracy_by_hand(y_true, y_pred, expected):
 def test_accuracy_rejects_labels_that_do_not_pair_up(y_true, y_pred):
     with pytest.raises(ValueError, match=r"\w"):
         clustering_accuracy(y_true, y_pred)
+
+
+def test_modes_reach_the_layers_that_have_them():
+    layers = [nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), nn.Linear(3, 2)]
+    mirror = [nn.Linear(2, 3), nn.Linear(3, 4)]
+    options = {"bounded": False, "noise": 0.5, "layer_weight": 0.0}
+    network = MirroredAutoencoder(layers, mirror, **options)
+    assert not network.eval().encoder[0][1].training
+    assert network.train().encoder[0][1].training
+    plain = mlp(4, 2)
+    x = torch.ones(3, 4)
+    plain.noise, plain.generator = 0.5, torch.Generator().manual_seed(0)
+    plain.eval()
+    assert not plain.training
+    assert torch.equal(plain.reconstruct(x)[0], plain.encode(x))
+    assert plain.train().training
+    assert not torch.equal(plain.reconstruct(x)[0], plain.encode(x))

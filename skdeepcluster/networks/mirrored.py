@@ -8,7 +8,31 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from .layers import masked
+from .layers import (
+    Convolution,
+    Linear,
+    MapsToRows,
+    PixelBias,
+    RowsToMaps,
+    TransposedConvolution,
+    masked,
+)
+
+# Modules that compute the same in training and in evaluation.
+_WITHOUT_MODES = {
+    nn.ModuleList,
+    nn.Sequential,
+    nn.Identity,
+    nn.LeakyReLU,
+    nn.ReLU,
+    nn.Tanh,
+    Convolution,
+    Linear,
+    MapsToRows,
+    PixelBias,
+    RowsToMaps,
+    TransposedConvolution,
+}
 
 
 class Network(nn.Module):
@@ -70,6 +94,14 @@ class MirroredAutoencoder(Network):
         self.noise = noise
         self.layer_weight = layer_weight
         self.generator: torch.Generator | None = None
+        self._has_modes = any(type(m) not in _WITHOUT_MODES for m in list(self.modules())[1:])
+
+    def train(self, mode: bool = True) -> MirroredAutoencoder:
+        """Set the mode: of this module alone where no other one has modes, which is quick."""
+        if self._has_modes:
+            return super().train(mode)
+        self.training = mode
+        return self
 
     @property
     def output_bias(self) -> nn.Parameter:

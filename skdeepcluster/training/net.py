@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from skorch import NeuralNet
-from skorch.callbacks import EpochTimer, PrintLog
+from skorch.callbacks import Callback, EpochTimer, PrintLog
 from skorch.utils import TeeGenerator
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -165,9 +165,13 @@ class Trainer(NeuralNet):
     def notify(self, method_name: str, **cb_kwargs: Any) -> None:
         """Call the callbacks; what they raise to end training becomes a ``CallbackStop``."""
         getattr(self, method_name)(self, **cb_kwargs)
+        nothing = getattr(Callback, method_name)
         for _, callback in self.callbacks_:
+            method = getattr(callback, method_name)
+            if getattr(method, "__func__", None) is nothing:
+                continue
             try:
-                getattr(callback, method_name)(self, **cb_kwargs)
+                method(self, **cb_kwargs)
             except KeyboardInterrupt as interrupt:
                 if _raised_on_purpose(interrupt):
                     raise CallbackStop from None
