@@ -356,6 +356,8 @@ class DeepClusterer(
             objective = self._start(z, labels, init_seed, max_epochs).to(device)
             if labels is None:
                 labels = objective.log_posterior(z).argmax(dim=1)
+        # Every epoch has embeddings of its own.
+        del z
 
         seed_noise(network, noise_seed, device)
         trainer = Trainer(

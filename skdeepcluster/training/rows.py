@@ -55,8 +55,9 @@ class Rows:
 
     A batch is gathered in the array's own type, shifted and scaled in float64 and then cast:
     so the same numbers give the same batch whatever type they are stored in, and the array is
-    neither copied nor changed. Rows of a sparse matrix become dense in their batch alone. On an
-    accelerator a dense array is kept on the device if it takes less than half of the free memory.
+    neither copied nor changed; only data of a single chunk, 2 MB in float64, is standardised
+    beforehand. Rows of a sparse matrix become dense in their batch alone. On an accelerator a
+    dense array is kept on the device if it takes less than half of the free memory.
 
     Parameters
     ----------
@@ -85,7 +86,6 @@ class Rows:
         on_cuda = device.type == "cuda" and not scipy.sparse.issparse(X)
         if on_cuda and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
             self._on_device = torch.tensor(_numbers(X), device=device)
-        # Data of a single chunk is standardised once and for all.
         self._ready: Tensor | None = None
         if 8 * X.shape[0] * X.shape[1] <= _CHUNK_BYTES:
             (self._ready,) = self.chunks()
