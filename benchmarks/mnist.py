@@ -38,6 +38,7 @@ def main():
     )
     parser.add_argument("file", nargs="?", type=Path, default=Path("../shared/data/mnist.npz"))
     parser.add_argument("--network", choices=["mlp", "conv"], default="mlp")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
     if not arguments.file.exists():
         print(f"skipped: no {arguments.file}; give the path of an npz file with X and y")
@@ -51,14 +52,16 @@ def main():
         autoencoder = Autoencoder(image_shape=(1, 28, 28))
 
     before, start = peak_mb(), time.perf_counter()
-    model = SRKMeans(n_clusters=10, autoencoder=autoencoder, random_state=0)
+    model = SRKMeans(
+        n_clusters=10, autoencoder=autoencoder, precision=arguments.precision, random_state=0
+    )
     labels = model.fit_predict(X)
     seconds, memory = time.perf_counter() - start, peak_mb() - before
 
     phases = [row["phase"] for row in model.history_]
     pretrained = [row["train_loss"] for row in model.history_ if row["phase"] == "pretraining"][-1]
     sizes = np.bincount(labels, minlength=10)
-    print(f"{arguments.network} network, {len(X)} digits, uint8")
+    print(f"{arguments.network} network, {len(X)} digits, uint8, {arguments.precision}")
     print(
         f"ACC {clustering_accuracy(y, labels):.3f}  "
         f"NMI {normalized_mutual_info_score(y, labels):.3f}  {seconds:.0f} s"
