@@ -74,7 +74,7 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	@touch $@
 
 test-oldest: $(OLDEST)/.installed  ## the tests of estimators and caching under the oldest supported versions
-	$(OLDEST)/bin/python -m pytest tests/test_estimators.py tests/test_memory.py
+	$(OLDEST)/bin/python -m pytest tests/test_estimators.py tests/test_memory.py tests/test_streaming.py
 
 bench: install  ## time and memory beside bare torch loops (10 minutes); DATA_HOME=folder of the data sets
 	OMP_NUM_THREADS=1 $(RUN) benchmarks/speed.py --data-home $(DATA_HOME)

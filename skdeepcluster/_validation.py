@@ -137,10 +137,20 @@ def n_distinct_rows(X: Any, enough: int) -> int:
 
 
 @contextmanager
-def unfitted_on_error(estimator: BaseEstimator) -> Iterator[None]:
-    """Leave nothing on an estimator that looks fitted if its fit ends by any exception."""
+def fitting(estimator: BaseEstimator) -> Iterator[None]:
+    """What every fit runs in.
+
+    Modes of torch that the caller is in (no gradients, autocast) do not reach training. And if the
+    fit ends by any exception, nothing on the estimator looks fitted.
+    """
     try:
-        yield
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+        ):
+            yield
     except BaseException:
         for name in [name for name in vars(estimator) if name.endswith("_")]:
             delattr(estimator, name)

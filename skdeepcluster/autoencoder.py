@@ -28,8 +28,8 @@ from ._validation import (
     check_device,
     check_rows,
     draw_seeds,
+    fitting,
     output_dtype,
-    unfitted_on_error,
 )
 from ._version import __version__
 from .networks import MirroredAutoencoder, Network, build, conv_autoencoder, mlp_autoencoder
@@ -305,7 +305,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ValueError
             If X or a parameter is unfit, if the loss is not finite, or if the network stays dead.
         """
-        with unfitted_on_error(self):
+        with fitting(self):
             device = check_device(self.device)
             X, image_shape = self._check_fit(X, self)
             self._fit(X, image_shape, device)
@@ -649,7 +649,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Whether samples that differ have one and the same embedding."""
         # 4 MB of float32 at most, unless ten rows are more than that.
         n_some = min(len(rows), 1000, max(10, 2**20 // self.n_features_in_))
-        some = torch.linspace(0, len(rows) - 1, n_some, device=rows.device).long()
+        some = torch.arange(n_some, device=rows.device) * (len(rows) - 1) // max(1, n_some - 1)
         x = rows.take(some)
         spread = x.flatten(1).std(dim=0, correction=0).max()
         return bool(self.module_.encode(x).std(dim=0, correction=0).max() < 1e-4 * spread)

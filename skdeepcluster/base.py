@@ -31,8 +31,8 @@ from ._validation import (
     check_device,
     check_rows,
     draw_seeds,
+    fitting,
     n_distinct_rows,
-    unfitted_on_error,
 )
 from .autoencoder import (
     TRAINING_CONSTRAINTS,
@@ -148,7 +148,7 @@ class DeepClusterer(
         ConvergenceWarning
             If fewer than ``n_clusters`` clusters could be filled.
         """
-        with unfitted_on_error(self):
+        with fitting(self):
             X, image_shape, autoencoder, init, device = self._check_before_fit(X)
             seeds = draw_seeds(self.random_state, 4)
             n_distinct = n_distinct_rows(X, self.n_clusters)

@@ -340,7 +340,7 @@ def test_sparse_data_is_never_dense_as_a_whole(monkeypatch):
     autoencoder = small_autoencoder(max_epochs=1)
     model = small_sr_kmeans(autoencoder, max_epochs=1).fit(scipy.sparse.csr_matrix(X))
     model.predict(scipy.sparse.csr_matrix(X))
-    # A batch is a tenth of the data; passes over all of it take 8 MB of float64 at a time.
+    # A batch is a tenth of the data; passes over all of it take 2 MB of float64 at a time.
     assert max(n_rows) <= 40
     assert len(n_rows) > 30
 

@@ -97,10 +97,10 @@ def test_batches_do_not_depend_on_the_chunks(dtype, monkeypatch):
     scaling = Scaling.of(X)
     index = torch.tensor([3, 49, 0, 3])
     whole = Rows(X, scaling, (7,), CPU)
-    monkeypatch.setattr(rows, "_CHUNK_BYTES", 8 * 7 * 11)
+    monkeypatch.setattr(rows, "_CHUNK_BYTES", 8 * 7 * 17)
     parts = Rows(X, scaling, (7,), CPU)
     assert len(list(whole.chunks())) == 1
-    assert len(list(parts.chunks())) == 5
+    assert len(list(parts.chunks())) == 3
     for precision in (torch.float32, torch.float64):
         assert torch.equal(parts.take(index, precision), whole.take(index, precision))
         assert torch.equal(
@@ -193,3 +193,17 @@ def test_the_decoder_of_many_samples_works_in_chunks(blobs):
     np.testing.assert_allclose(
         autoencoder.inverse_transform(Z)[some], autoencoder.inverse_transform(Z[some]), rtol=1e-12
     )
+
+
+def test_float32_is_measured_in_float64():
+    # Under numpy 1, float32 divided by a float64 number stayed float32.
+    X = (1e4 + np.random.RandomState(0).rand(500, 8)).astype(np.float32)
+    scaling = Scaling.of(X)
+    assert scaling.deviation == pytest.approx(X.std(dtype=np.float64), rel=1e-12)
+    assert scaling.mean == pytest.approx(X.mean(dtype=np.float64), rel=1e-14)
+
+
+def test_very_wide_data_is_taken_by_some_rows_at_a_time():
+    X = np.zeros((40, 2**18))
+    rows = Rows(X, Scaling(0.0, 1.0), (2**18,), torch.device("cpu"))
+    assert [len(chunk) for chunk in rows.chunks()] == [16, 16, 8]

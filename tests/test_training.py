@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from skdeepcluster import Autoencoder, SRKMeans
@@ -431,3 +432,54 @@ def test_a_cluster_that_was_tiny_from_the_start_does_not_end_training(blobs):
         model = small(method, n_clusters=4, init=labels, max_epochs=8, tol=0).fit(X)
         assert model.stop_reason_ != "vanishing cluster", method
         assert np.bincount(model.labels_, minlength=4).min() >= 1
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
+    ids=["no_grad", "inference_mode", "autocast"],
+)
+def test_the_callers_torch_modes_do_not_reach_training(blobs, mode):
+    X, _ = blobs
+    expected = SRKMeans(3, max_epochs=3, random_state=0).fit(X)
+    with mode():
+        model = SRKMeans(3, max_epochs=3, random_state=0).fit(X)
+    np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
+    assert model.history_[0]["train_loss"] == expected.history_[0]["train_loss"]
+
+
+def test_callback_may_stop_before_the_first_epoch(blobs):
+    X, _ = blobs
+
+    class Never(Callback):
+        def on_train_begin(self, net, **kwargs):
+            raise KeyboardInterrupt
+
+    model = SRKMeans(3, max_epochs=3, callbacks=[Never()], random_state=0).fit(X)
+    assert model.stop_reason_ == "callback"
+    assert model.n_iter_ == 0
+
+
+class WritesIntoItsInput(nn.Module):
+    """A network that changes the batch it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 2), nn.Linear(2, 4)
+
+    def encode(self, x):
+        return self.encoder(x.mul_(0.5))
+
+    def decode(self, z):
+        return self.decoder(z)
+
+
+def test_a_network_that_writes_into_its_input_changes_nothing_else(blobs):
+    X = blobs[0][:, :4]
+    autoencoder = Autoencoder(module=WritesIntoItsInput(), max_epochs=2, random_state=0).fit(X)
+    np.testing.assert_array_equal(autoencoder.transform(X), autoencoder.transform(X))
+    rows = autoencoder._rows(X, torch.device("cpu"))
+    before = rows.take(torch.arange(5)).clone()
+    for chunk in rows.chunks():
+        chunk.zero_()
+    assert torch.equal(rows.take(torch.arange(5)), before)

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from .layers import (
-    Convolution,
     Linear,
     MapsToRows,
     PixelBias,
@@ -69,7 +68,7 @@ def conv_autoencoder(
         span = (height + 2 * padding - kernel[0], width + 2 * padding - kernel[1])
         encoder.append(
             nn.Sequential(
-                Convolution(channels, n_maps, kernel, stride, padding),
+                nn.Conv2d(channels, n_maps, kernel, stride, padding),
                 nn.LeakyReLU(_LEAK),
             )
         )

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from .layers import (
-    Convolution,
     Linear,
     MapsToRows,
     PixelBias,
@@ -23,10 +22,10 @@ _WITHOUT_MODES = {
     nn.ModuleList,
     nn.Sequential,
     nn.Identity,
+    nn.Conv2d,
     nn.LeakyReLU,
     nn.ReLU,
     nn.Tanh,
-    Convolution,
     Linear,
     MapsToRows,
     PixelBias,
@@ -94,11 +93,12 @@ class MirroredAutoencoder(Network):
         self.noise = noise
         self.layer_weight = layer_weight
         self.generator: torch.Generator | None = None
-        self._has_modes = any(type(m) not in _WITHOUT_MODES for m in list(self.modules())[1:])
 
     def train(self, mode: bool = True) -> MirroredAutoencoder:
         """Set the mode: of this module alone where no other one has modes, which is quick."""
-        if self._has_modes:
+        modules = self.modules()
+        next(modules)
+        if any(type(module) not in _WITHOUT_MODES for module in modules):
             return super().train(mode)
         self.training = mode
         return self

@@ -145,7 +145,7 @@ class Trainer(NeuralNet):
                     break
         except CallbackStop:
             reason = "callback"
-            if "train_loss" not in self.history[-1]:
+            if self.history and "train_loss" not in self.history[-1]:
                 # Stopped in the middle of an epoch: nothing is known of it.
                 self.history.pop()
         self.notify("on_train_end", X=rows, y=None)

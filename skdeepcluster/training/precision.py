@@ -48,4 +48,4 @@ def _has_bfloat16() -> bool:
     """Whether the CPU has instructions for bfloat16, rather than imitating it."""
     # Not public, and not in every version of torch.
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in names)
+    return any(getattr(torch.cpu, name, lambda: False)() for name in names)

@@ -34,7 +34,7 @@ class Scaling:
         # Chunk by chunk, each with its own mean: one pass, and no digits are lost.
         count, mean, squares = 0, 0.0, 0.0
         for rows in _chunks(X):
-            chunk = _dense(X[rows]) / np.float64(unit)
+            chunk = np.divide(_dense(X[rows]), unit, dtype=np.float64)
             part = float(chunk.mean())
             chunk -= part
             total = count + chunk.size
@@ -85,26 +85,27 @@ class Rows:
         self._on_device: Tensor | None = None
         on_cuda = device.type == "cuda" and not scipy.sparse.issparse(X)
         if on_cuda and X.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
-            self._on_device = torch.tensor(_numbers(X), device=device)
-        self._ready: Tensor | None = None
+            self._on_device = torch.tensor(_bool_as_uint8(X), device=device)
+        self._standardised: Tensor | None = None
         if 8 * X.shape[0] * X.shape[1] <= _CHUNK_BYTES:
-            (self._ready,) = self.chunks()
+            (self._standardised,) = self.chunks()
 
     def __len__(self) -> int:
         return self._X.shape[0]
 
     def take(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows of an index tensor, standardised, of shape (b, *input_shape)."""
-        if self._ready is not None and dtype == torch.float32:
-            return self._ready.index_select(0, index)
+        if self._standardised is not None and dtype == torch.float32:
+            return self._standardised.index_select(0, index)
         if self._on_device is not None:
             return self._standardise(self._on_device.index_select(0, index), dtype)
         return self._standardise(self._gather(index.cpu().numpy()), dtype)
 
     def chunks(self, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
         """All rows in order, standardised, some megabytes at a time."""
-        if self._ready is not None and dtype == torch.float32:
-            yield self._ready
+        if self._standardised is not None and dtype == torch.float32:
+            # A user's network may write into its input.
+            yield self._standardised.clone()
             return
         for rows in _chunks(self._X):
             if self._on_device is not None:
@@ -119,7 +120,7 @@ class Rows:
 
     def _gather(self, rows: np.ndarray | slice) -> Tensor:
         """Some rows as they are, dense. A slice is copied: the array may be read-only."""
-        part = _numbers(_dense(self._X[rows]))
+        part = _bool_as_uint8(_dense(self._X[rows]))
         return torch.from_numpy(part.copy() if isinstance(rows, slice) else part)
 
     def _standardise(self, batch: Tensor, dtype: torch.dtype) -> Tensor:
@@ -161,7 +162,7 @@ def _dense(X: Any) -> np.ndarray:
     return X.toarray() if scipy.sparse.issparse(X) else X
 
 
-def _numbers(X: np.ndarray) -> np.ndarray:
+def _bool_as_uint8(X: np.ndarray) -> np.ndarray:
     """What torch can subtract from: of bool, 0 and 1."""
     return X.view(np.uint8) if X.dtype == bool else X
 
@@ -173,6 +174,7 @@ def _largest(chunk: np.ndarray) -> float:
 
 def _chunks(X: Any) -> Iterator[slice]:
     """Slices of rows of about ``_CHUNK_BYTES`` each in float64."""
-    size = max(1, _CHUNK_BYTES // max(1, 8 * X.shape[1]))
+    # Of very wide data, a few rows all the same: a network takes one hardly faster than some.
+    size = max(16, _CHUNK_BYTES // max(1, 8 * X.shape[1]))
     for start in range(0, X.shape[0], size):
         yield slice(start, start + size)
