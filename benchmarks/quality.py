@@ -24,6 +24,7 @@ from pathlib import Path
 
 import joblib
 import numpy as np
+import scipy.sparse
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.frozen import FrozenEstimator
@@ -50,7 +51,11 @@ def load(name, folder):
         X, y = load_digits(return_X_y=True)
         return X, y, (1, 8, 8)
     with np.load(folder / f"{name.removesuffix('-test')}.npz") as file:
-        X, y = file["X"], file["y"]
+        y = file["y"]
+        if "indptr" in file:
+            parts = file["data"], file["indices"].astype(np.int32), file["indptr"]
+            return scipy.sparse.csr_matrix(parts, shape=tuple(file["shape"])), y, None
+        X = file["X"]
     if name == "mnist-test":
         X, y = X[-10_000:], y[-10_000:]
     image_shape = (1, *X.shape[1:]) if X.ndim == 3 else None

@@ -132,7 +132,8 @@ class JointLoss(nn.Module):
         """What lets the network compute in ``dtype``."""
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
-        return torch.autocast(device.type, self.dtype)
+        # Inside another autocast, as fit is, torch would keep the cast weights from step to step.
+        return torch.autocast(device.type, self.dtype, cache_enabled=False)
 
     @torch.no_grad()
     def after_step(self, x: Tensor, index: Tensor) -> None:

@@ -439,11 +439,12 @@ def test_a_cluster_that_was_tiny_from_the_start_does_not_end_training(blobs):
     [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
     ids=["no_grad", "inference_mode", "autocast"],
 )
-def test_the_callers_torch_modes_do_not_reach_training(blobs, mode):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_callers_torch_modes_do_not_reach_training(blobs, mode, precision):
     X, _ = blobs
-    expected = SRKMeans(3, max_epochs=3, random_state=0).fit(X)
+    expected = SRKMeans(3, max_epochs=3, precision=precision, random_state=0).fit(X)
     with mode():
-        model = SRKMeans(3, max_epochs=3, random_state=0).fit(X)
+        model = SRKMeans(3, max_epochs=3, precision=precision, random_state=0).fit(X)
     np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
     assert model.history_[0]["train_loss"] == expected.history_[0]["train_loss"]
 
