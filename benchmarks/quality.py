@@ -5,9 +5,12 @@
     python benchmarks/quality.py --data usps --precision bfloat16
     python benchmarks/quality.py --report
 
-Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans" and all methods
-start from it, but for "DKM_a", the annealed Deep k-Means, which trains from scratch. "MI-D" is
-MIADM(solver="direct"), "DEPICT-dec" has the official code's target instead of the paper's.
+Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans", "AE+graph" (the
+initial clustering of all methods) and all methods start from it, but for "DKM_a", the annealed
+Deep k-Means, which trains from scratch. "MI-D" is MIADM(solver="direct"), "DEPICT-dec" has the
+official code's target instead of the paper's. "KMeans", "Spectral" (scikit-learn's) and
+"UMAP+KMeans" (where umap-learn is installed) cluster the data themselves. Text goes through
+StandardScaler(with_mean=False) and Normalizer() first, for all of them.
 Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
 that are there already (same data, network, precision, method, seed and version) are skipped.
 Seconds include the pretraining where there is one. ``--cache`` keeps the pretrained networks for
@@ -25,10 +28,12 @@ from pathlib import Path
 import joblib
 import numpy as np
 import scipy.sparse
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.datasets import load_digits
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
 
 from skdeepcluster import (
     DCN,
@@ -41,6 +46,7 @@ from skdeepcluster import (
     __version__,
     clustering_accuracy,
 )
+from skdeepcluster.initial import initial_labels
 
 RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
 
@@ -54,7 +60,12 @@ def load(name, folder):
         y = file["y"]
         if "indptr" in file:
             parts = file["data"], file["indices"].astype(np.int32), file["indptr"]
-            return scipy.sparse.csr_matrix(parts, shape=tuple(file["shape"])), y, None
+            X = scipy.sparse.csr_matrix(parts, shape=tuple(file["shape"]))
+            return (
+                make_pipeline(StandardScaler(with_mean=False), Normalizer()).fit_transform(X),
+                y,
+                None,
+            )
         X = file["X"]
     if name == "mnist-test":
         X, y = X[-10_000:], y[-10_000:]
@@ -69,6 +80,27 @@ def timed(function):
     return result, time.perf_counter() - start
 
 
+def umap_k_means(X, k, seed):
+    """Labels by k-means on UMAP's coordinates."""
+    from umap import UMAP
+
+    coordinates = UMAP(n_components=10, n_neighbors=20, min_dist=0.0, random_state=seed)
+    return KMeans(k, n_init=10, random_state=seed).fit_predict(coordinates.fit_transform(X))
+
+
+def spectral(X, k, seed):
+    """Labels by spectral clustering of the neighbour graph."""
+    options = {"affinity": "nearest_neighbors", "assign_labels": "cluster_qr"}
+    return SpectralClustering(k, n_neighbors=10, random_state=seed, **options).fit_predict(X)
+
+
+# Without a network: functions of the data, the number of clusters and a seed.
+SHALLOW = {
+    "KMeans": lambda X, k, seed: KMeans(k, n_init=10, random_state=seed).fit_predict(X),
+    "Spectral": spectral,
+    "UMAP+KMeans": umap_k_means,
+}
+
 METHODS = {
     "SRKMeans": SRKMeans,
     "MIADM": MIADM,
@@ -82,29 +114,22 @@ METHODS = {
 }
 
 
-def pretrained(X, image_shape, seed, precision, path):
+def pretrained(X, architecture, seed, path):
     """A fitted Autoencoder and its seconds, from the cache if they are there."""
     if path is not None and path.exists():
         return joblib.load(path)
-    autoencoder = Autoencoder(image_shape=image_shape, precision=precision, random_state=seed)
+    autoencoder = Autoencoder(**architecture, random_state=seed)
     autoencoder, seconds = timed(lambda: autoencoder.fit(X))
     if path is not None:
         joblib.dump((autoencoder, seconds), path)
     return autoencoder, seconds
 
 
-def error_share(autoencoder, X):
-    """Squared error of the reconstruction; 1 is what the mean image reaches."""
-    errors = [
-        np.square(autoencoder.inverse_transform(autoencoder.transform(part)) - part).sum()
-        for part in np.array_split(X, 1 + len(X) // 5000)
-    ]
-    return float(sum(errors) / (X.var(axis=0, dtype=np.float64).sum() * len(X)))
-
-
-def run(X, y, image_shape, seed, methods, precision, path):
+def run(X, y, architecture, seed, methods, path):
     """Fit methods with one seed; yields a record for each."""
-    k = len(np.unique(y))
+    y = np.unique(y, return_inverse=True)[1]
+    k = y.max() + 1
+    joint = {name: architecture[name] for name in ("precision", "augment")}
 
     def record(method, labels, seconds, **more):
         sizes = np.bincount(labels, minlength=k)
@@ -121,20 +146,27 @@ def run(X, y, image_shape, seed, methods, precision, path):
             **more,
         }
 
-    k_means = KMeans(k, n_init=10, random_state=seed)
-    autoencoder, pretraining = pretrained(X, image_shape, seed, precision, path)
     for method in methods:
-        if method == "KMeans":
-            yield record(method, *timed(lambda: k_means.fit_predict(X)))
-        elif method == "AE+KMeans":
-            labels, seconds = timed(lambda: k_means.fit_predict(autoencoder.transform(X)))
-            share = error_share(autoencoder, X)
-            yield record(method, labels, pretraining + seconds, error_share=share)
+        if method in SHALLOW:
+            yield record(method, *timed(partial(SHALLOW[method], X, k, seed)))
+    if set(methods) <= set(SHALLOW):
+        return
+    autoencoder, pretraining = pretrained(X, architecture, seed, path)
+    for method in [method for method in methods if method not in SHALLOW]:
+        if method == "AE+KMeans":
+            k_means = partial(SHALLOW["KMeans"], k=k, seed=seed)
+            labels, seconds = timed(lambda: k_means(autoencoder.transform(X)))
+            loss = autoencoder.reconstruction_error_
+            yield record(method, labels, pretraining + seconds, reconstruction_error=loss)
+        elif method == "AE+graph":
+            graph = partial(initial_labels, init="graph", n_clusters=k, n_init=10, seed=seed)
+            labels, seconds = timed(lambda: graph(autoencoder.transform(X)))
+            yield record(method, labels, pretraining + seconds)
         else:
             scratch = method == "DKM_a"
-            architecture = Autoencoder(n_components=10, image_shape=image_shape)
-            network = architecture if scratch else FrozenEstimator(autoencoder)
-            model = METHODS[method](k, autoencoder=network, precision=precision, random_state=seed)
+            new = Autoencoder(**architecture, n_components=10) if scratch else None
+            network = new or FrozenEstimator(autoencoder)
+            model = METHODS[method](k, autoencoder=network, random_state=seed, **joint)
             labels, seconds = timed(partial(model.fit_predict, X))
             seconds += 0 if scratch else pretraining
             why = {"epochs": model.n_iter_, "stop_reason": model.stop_reason_}
@@ -142,9 +174,10 @@ def run(X, y, image_shape, seed, methods, precision, path):
 
 
 def network_of(record):
-    """The network, and the precision where it is not the default."""
+    """The network, and the precision and the augmentation where they are not the defaults."""
     precision = record.get("precision", "float32")
-    return record["network"] + ("" if precision == "float32" else f" {precision}")
+    name = record["network"] + ("" if precision == "float32" else f" {precision}")
+    return name + (" augmented" if record["augment"] else "")
 
 
 def report(records):
@@ -154,10 +187,10 @@ def report(records):
         groups[r["data"], network_of(r), r["method"]].append(r)
     print(".. csv-table::")
     print("   :header: data, network, method, ACC, NMI, ARI, seconds, seeds, collapsed\n")
-    order = ["KMeans", "AE+KMeans", *METHODS]
+    order = [*SHALLOW, "AE+KMeans", "AE+graph", *METHODS]
     for data, network, method in sorted(groups, key=lambda g: (g[0], g[1], order.index(g[2]))):
         runs = groups[data, network, method]
-        cells = [data, "" if method == "KMeans" else network, method]
+        cells = [data, "" if method in SHALLOW else network, method]
         for key in ("acc", "nmi", "ari", "seconds"):
             values = [r[key] for r in runs]
             digits = 1 if key == "seconds" else 3
@@ -173,8 +206,11 @@ def main():
     parser.add_argument("--data", nargs="+", default=["digits"])
     parser.add_argument("--network", choices=["mlp", "conv"], default="mlp")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--augment", action="store_true", help="shift-rotate, for images")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", default=["KMeans", "AE+KMeans", *METHODS])
+    without_umap = [name for name in SHALLOW if name != "UMAP+KMeans"]
+    default = [*without_umap, "AE+KMeans", "AE+graph", *METHODS]
+    parser.add_argument("--methods", nargs="+", default=default)
     parser.add_argument("--data-home", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--report", action="store_true")
@@ -186,10 +222,16 @@ def main():
     network, precision = arguments.network, arguments.precision
     for data in [] if arguments.report else arguments.data:
         X, y, image_shape = load(data, arguments.data_home)
-        shape = image_shape if network == "conv" else None
+        flat = network == "mlp" and not arguments.augment
+        architecture = {
+            "image_shape": None if flat else image_shape,
+            "module": network,
+            "precision": precision,
+            "augment": "shift-rotate" if arguments.augment else None,
+        }
         for seed in range(arguments.seeds):
             key = {"data": data, "network": network, "seed": seed, "version": __version__}
-            key |= {"precision": precision}
+            key |= {"precision": precision, "augment": arguments.augment}
             methods = [
                 method
                 for method in arguments.methods
@@ -200,8 +242,8 @@ def main():
             path = arguments.cache and (
                 arguments.cache / f"{data}-{network_of(key)}-{seed}-{__version__}.joblib"
             )
-            for result in run(X, y, shape, seed, methods, precision, path):
-                records.append({**key, "augment": False, **result})
+            for result in run(X, y, architecture, seed, methods, path):
+                records.append({**key, **result})
                 print(json.dumps(records[-1]), flush=True)
                 with RESULTS.open("a") as file:
                     file.write(json.dumps(records[-1]) + "\n")

@@ -32,6 +32,7 @@ from ._validation import (
     output_dtype,
 )
 from ._version import __version__
+from .augment import Augmentation, Change, check_augment
 from .networks import MirroredAutoencoder, Network, build, conv_autoencoder, mlp_autoencoder
 from .objective import JointLoss
 from .training import (
@@ -49,6 +50,7 @@ TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
     "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     "lr": [Interval(Real, 0, None, closed="neither")],
     "optimizer": [str, callable],
+    "augment": [StrOptions({"shift-rotate"}), callable, None],
     "precision": [StrOptions({"float32", "bfloat16", "auto"})],
     "device": [str, torch.device],
     "compile": ["boolean"],
@@ -59,8 +61,8 @@ TRAINING_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 # Optimiser steps of pretraining that max_epochs="auto" aims at, and the epochs it keeps to.
-_AUTO_STEPS = 3_000
-_AUTO_EPOCHS = (10, 200)
+_AUTO_STEPS = 6_000
+_AUTO_EPOCHS = (20, 400)
 
 # How often a dead network is trained anew, each time with a tenth of the learning rate.
 _RESTARTS = 2
@@ -125,10 +127,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Paddings. With these defaults the network is the papers' for MNIST and USPS; they used
         (2, 2) for CMU-PIE and FRGC, and kernels (5, 4) with paddings (2, 0) for YTF.
     max_epochs : "auto" or int, default="auto"
-        Passes over the data. "auto" aims at 3,000 optimiser steps, in 10 to 200 epochs.
+        Passes over the data. "auto" aims at 6,000 optimiser steps, in 20 to 400 epochs.
     batch_size : "auto" or int, default="auto"
         Rows a step. "auto" is a tenth of the data, from 32 to 256.
-    lr : float, default=1e-3
+    lr : float, default=2e-3
         Learning rate; with a schedule, the highest.
     lr_schedule : {"one-cycle", "constant"}, default="one-cycle"
         "one-cycle" starts at a 25th of ``lr``, reaches it after 30 % of the steps, and falls to
@@ -136,6 +138,13 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    augment : {"shift-rotate"}, callable or None, default=None
+        Random changes of the training samples that the network is to learn with. "shift-rotate"
+        is for images: shifts by up to a tenth of the sides, rotations by up to 10 degrees, sizes
+        from 0.9 to 1.1. Flat rows need ``image_shape``, and may go through an "mlp" all the same. A
+        callable ``f(batch, generator)`` gets a standardised batch, as images if there are any,
+        and a ``torch.Generator`` on its device, and returns a tensor of the same shape. Changes
+        cost a pass over the batch each, and more epochs are needed.
     precision : {"float32", "bfloat16", "auto"}, default="float32"
         Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
         CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
@@ -247,9 +256,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         conv_paddings: Sequence[int] = (0, 2),
         max_epochs: str | int = "auto",
         batch_size: str | int = "auto",
-        lr: float = 1e-3,
+        lr: float = 2e-3,
         lr_schedule: str = "one-cycle",
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        augment: str | Change | None = None,
         precision: str = "float32",
         device: str | torch.device = "auto",
         compile: bool = False,
@@ -274,6 +284,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.lr = lr
         self.lr_schedule = lr_schedule
         self.optimizer = optimizer
+        self.augment = augment
         self.precision = precision
         self.device = device
         self.compile = compile
@@ -409,6 +420,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 "module='conv' needs images: X of shape (n, height, width), or "
                 "image_shape=(channels, height, width)."
             )
+        check_augment(self.augment, image_shape)
         check_optimizer(self.optimizer)
         self._architecture = self._architecture_for(X.shape[1], image_shape)
         return X, image_shape
@@ -487,10 +499,14 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _train(self, rows: Rows, lr: float, order_seed: int, noise_seed: int) -> None:
         """Train the new network."""
         seed_noise(self.module_, noise_seed, rows.device)
+        # A stream of its own, from the same seed.
+        augmentation = self._augmentation(self.augment, noise_seed, rows.device)
         batch_size = auto_batch_size(self.batch_size, len(rows))
         trainer = Trainer(
             JointLoss(
-                self.module_, dtype=training_dtype(self.precision, rows.device, self.module_)
+                self.module_,
+                augmentation=augmentation,
+                dtype=training_dtype(self.precision, rows.device, self.module_),
             ),
             optimizer=self.optimizer,
             lr=lr,
@@ -522,6 +538,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             and self._architecture[0] in ("mlp", "conv")
             and isinstance(self.random_state, Integral)
             and not self.callbacks
+            and not callable(self.augment)
             and optimizer is not None
         )
         if not is_plain:
@@ -533,6 +550,7 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             kind,
             sorted((name, str(value)) for name, value in options.items()),
             str((self.max_epochs, self.batch_size, float(self.lr), self.lr_schedule, optimizer)),
+            self.augment,
             device.type,
             # "auto" may stand for another type on another machine.
             str(training_dtype(self.precision, device, build(self._make_network))),
@@ -653,6 +671,12 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         x = rows.take(some)
         spread = x.flatten(1).std(dim=0, correction=0).max()
         return bool(self.module_.encode(x).std(dim=0, correction=0).max() < 1e-4 * spread)
+
+    def _augmentation(self, augment: Any, seed: int, device: torch.device) -> Augmentation | None:
+        """A parameter ``augment``, for batches of this network."""
+        if augment is None:
+            return None
+        return Augmentation(augment, self.image_shape_, seed, device)
 
     def _rows(self, X: np.ndarray, device: torch.device) -> Rows:
         """The batches of X for this network."""

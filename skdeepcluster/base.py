@@ -34,6 +34,7 @@ from ._validation import (
     fitting,
     n_distinct_rows,
 )
+from .augment import Change, check_augment
 from .autoencoder import (
     TRAINING_CONSTRAINTS,
     Autoencoder,
@@ -79,6 +80,7 @@ class DeepClusterer(
     batch_size: str | int
     lr: float
     optimizer: str | Callable[..., torch.optim.Optimizer]
+    augment: str | Change | None
     precision: str
     device: str | torch.device
     compile: bool
@@ -266,6 +268,7 @@ class DeepClusterer(
             autoencoder.n_features_in_ = self.n_features_in_
             if hasattr(self, "feature_names_in_"):
                 autoencoder.feature_names_in_ = self.feature_names_in_
+        check_augment(self.augment, image_shape)
         self._check_method(autoencoder)
         if X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
@@ -291,6 +294,8 @@ class DeepClusterer(
             if not isinstance(self.random_state, Integral):
                 # Nobody will draw that seed again.
                 autoencoder.memory = None
+        if autoencoder.augment is None:
+            autoencoder.augment = self.augment
         if autoencoder.precision == "float32":
             autoencoder.precision = self.precision
         autoencoder.compile = autoencoder.compile or self.compile
@@ -361,7 +366,12 @@ class DeepClusterer(
 
         seed_noise(network, noise_seed, device)
         trainer = Trainer(
-            JointLoss(network, objective, dtype=training_dtype(self.precision, device, network)),
+            JointLoss(
+                network,
+                objective,
+                augmentation=autoencoder._augmentation(self.augment, noise_seed, device),
+                dtype=training_dtype(self.precision, device, network),
+            ),
             optimizer=self.optimizer,
             lr=self.lr,
             batch_size=batch_size,

@@ -21,6 +21,7 @@ from .assignments import (
     squared_distances,
     widen,
 )
+from .augment import Change
 from .autoencoder import Autoencoder
 from .base import DeepClusterer
 from .objective import Objective
@@ -116,30 +117,32 @@ class DCN(DeepClusterer):
     ----------
     n_clusters : int, default=8
         Number of clusters K.
-    lam : float, default=10.0
+    lam : float, default=100.0
         The :math:`\lambda` of the paper: it weighs clustering, with the half. The official code
         has weights ``lbd`` of reconstruction and ``beta`` of clustering, without the half: the
         same number multiplies opposite terms there. Its (lbd, beta) is lam = 2 * beta / lbd on
         data of its scale; the input here is divided by its standard deviation :math:`\sigma`, so
-        divide that by :math:`\sigma^2` of the data it was used on.
+        divide that by :math:`\sigma^2` of the data it was used on. With less than the default,
+        reconstruction pulls samples out of the initial clusters again; with more, clusters drift
+        together.
     init_count : float, default=100
         Samples that each initial prototype stands for: the larger, the slower prototypes move.
         100 is in the official code alone. 0 makes them the means of the samples since the start.
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, precision, device, compile, memory and verbose are
-        inherited from here where they are at their defaults there.
+        ``Autoencoder()``. Its random_state, augment, precision, device, compile, memory and verbose
+        are inherited from here where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
-        anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (the official code of SR-K-means and DEPICT
-        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
-        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
-        n_clusters, and a random_state where it has none. Or labels, an array of shape
-        (n_samples,).
+        anything else. "graph" is the clustering that holds its nearest neighbour graph together
+        best, found by k-means on a neighbour embedding: dense regions of any form (the official
+        code of SR-K-means and DEPICT clusters a graph as well); "k-means" is k-means on the
+        embedding; "auto" is "graph" from 500 samples on. An estimator or Pipeline with
+        ``fit_predict`` is copied, and gets this n_clusters, and a random_state where it has none.
+        Or labels, an array of shape (n_samples,).
     n_init : int, default=10
-        Restarts of the initial k-means, for "graph" and "k-means".
+        Restarts of the initial k-means: of "k-means", or on each of the 3 embeddings of "graph".
     max_epochs : "auto" or int, default="auto"
         Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
         in 16 to 100 epochs. The official code trains 50.
@@ -152,6 +155,10 @@ class DCN(DeepClusterer):
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    augment : {"shift-rotate"}, callable or None, default=None
+        Random changes of the training samples that must not change their clusters, see
+        :class:`Autoencoder`: in joint training, the changed sample gets the target of the sample
+        itself. Pretraining has the same changes, unless ``autoencoder`` has others.
     precision : {"float32", "bfloat16", "auto"}, default="float32"
         Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
         CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
@@ -244,7 +251,7 @@ class DCN(DeepClusterer):
         self,
         n_clusters: int = 8,
         *,
-        lam: float = 10.0,
+        lam: float = 100.0,
         init_count: float = 100,
         autoencoder: Autoencoder | FrozenEstimator | None = None,
         init: Any = "auto",
@@ -254,6 +261,7 @@ class DCN(DeepClusterer):
         batch_size: str | int = "auto",
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        augment: str | Change | None = None,
         precision: str = "float32",
         device: str | torch.device = "auto",
         compile: bool = False,
@@ -273,6 +281,7 @@ class DCN(DeepClusterer):
         self.batch_size = batch_size
         self.lr = lr
         self.optimizer = optimizer
+        self.augment = augment
         self.precision = precision
         self.device = device
         self.compile = compile

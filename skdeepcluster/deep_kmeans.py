@@ -20,6 +20,7 @@ from .assignments import (
     squared_distances,
     widen,
 )
+from .augment import Change
 from .autoencoder import Autoencoder, auto_epochs
 from .base import DeepClusterer, PosteriorMixin
 from .information import mutual_information
@@ -31,7 +32,7 @@ _ANNEALING_EPOCHS = (40, 400)
 
 # Values of lam="auto": pretrained, and annealed from scratch, where a larger one pulls the
 # embedding into a point before the network has learned anything.
-_AUTO_LAM = (10.0, 0.1)
+_AUTO_LAM = (100.0, 0.1)
 
 
 def annealing_schedule(n_values: int = 40) -> np.ndarray:
@@ -195,7 +196,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     n_clusters : int, default=8
         Number of clusters K.
     lam : "auto" or float, default="auto"
-        The :math:`\lambda`: weight of clustering beside reconstruction. "auto" is 10, and 0.1 for
+        The :math:`\lambda`: weight of clustering beside reconstruction. "auto" is 100, and 0.1 for
         annealing from scratch. The paper chooses it per data set; its pixels are in
         [0, 1]; the input here is divided by its standard deviation :math:`\sigma`, which divides
         the sum of squares by :math:`\sigma^2`. So the paper's value divided by the variance
@@ -212,18 +213,18 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, precision, device, compile, memory and verbose are
-        inherited from here where they are at their defaults there.
+        ``Autoencoder()``. Its random_state, augment, precision, device, compile, memory and verbose
+        are inherited from here where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
-        anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (the official code of SR-K-means and DEPICT
-        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
-        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
-        n_clusters, and a random_state where it has none. Or labels, an array of shape
-        (n_samples,).
+        anything else. "graph" is the clustering that holds its nearest neighbour graph together
+        best, found by k-means on a neighbour embedding: dense regions of any form (the official
+        code of SR-K-means and DEPICT clusters a graph as well); "k-means" is k-means on the
+        embedding; "auto" is "graph" from 500 samples on. An estimator or Pipeline with
+        ``fit_predict`` is copied, and gets this n_clusters, and a random_state where it has none.
+        Or labels, an array of shape (n_samples,).
     n_init : int, default=10
-        Restarts of the initial k-means, for "graph" and "k-means".
+        Restarts of the initial k-means: of "k-means", or on each of the 3 embeddings of "graph".
     max_epochs : "auto" or int, default="auto"
         Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
         in 16 to 100 epochs; with a schedule of alpha at 6,000, in 40 to 400. The paper trains 100
@@ -237,6 +238,10 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    augment : {"shift-rotate"}, callable or None, default=None
+        Random changes of the training samples that must not change their clusters, see
+        :class:`Autoencoder`: in joint training, the changed sample gets the target of the sample
+        itself. Pretraining has the same changes, unless ``autoencoder`` has others.
     precision : {"float32", "bfloat16", "auto"}, default="float32"
         Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
         CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
@@ -348,6 +353,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         batch_size: str | int = "auto",
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        augment: str | Change | None = None,
         precision: str = "float32",
         device: str | torch.device = "auto",
         compile: bool = False,
@@ -367,6 +373,7 @@ class DeepKMeans(PosteriorMixin, DeepClusterer):
         self.batch_size = batch_size
         self.lr = lr
         self.optimizer = optimizer
+        self.augment = augment
         self.precision = precision
         self.device = device
         self.compile = compile

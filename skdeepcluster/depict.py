@@ -12,6 +12,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from .augment import Change
 from .autoencoder import Autoencoder
 from .base import DeepClusterer
 from .information import entropy, kl_divergence
@@ -81,18 +82,18 @@ class DEPICT(LogisticClusterer):
     autoencoder : Autoencoder, FrozenEstimator or None, default=None
         The network and its pretraining; a copy is fitted. A ``FrozenEstimator`` around a fitted
         Autoencoder skips the pretraining and starts from a copy of its weights. None is
-        ``Autoencoder()``. Its random_state, precision, device, compile, memory and verbose are
-        inherited from here where they are at their defaults there.
+        ``Autoencoder()``. Its random_state, augment, precision, device, compile, memory and verbose
+        are inherited from here where they are at their defaults there.
     init : {"auto", "graph", "k-means"}, clusterer or array-like, default="auto"
         The initial clustering of the embedding, on which the result depends more than on
-        anything else. "graph" is k-means on the diffusion map of its nearest neighbour graph,
-        which finds dense regions of any form (the official code of SR-K-means and DEPICT
-        clusters a graph as well); "k-means" is k-means on the embedding; "auto" is "graph" from
-        500 samples on. An estimator or Pipeline with ``fit_predict`` is copied, and gets this
-        n_clusters, and a random_state where it has none. Or labels, an array of shape
-        (n_samples,).
+        anything else. "graph" is the clustering that holds its nearest neighbour graph together
+        best, found by k-means on a neighbour embedding: dense regions of any form (the official
+        code of SR-K-means and DEPICT clusters a graph as well); "k-means" is k-means on the
+        embedding; "auto" is "graph" from 500 samples on. An estimator or Pipeline with
+        ``fit_predict`` is copied, and gets this n_clusters, and a random_state where it has none.
+        Or labels, an array of shape (n_samples,).
     n_init : int, default=10
-        Restarts of the initial k-means, for "graph" and "k-means".
+        Restarts of the initial k-means: of "k-means", or on each of the 3 embeddings of "graph".
     max_epochs : "auto" or int, default="auto"
         Epochs of joint training at most, warm-up included. "auto" aims at 2,000 optimiser steps,
         in 16 to 100 epochs. The official code trains up to 1,000 epochs for the
@@ -106,6 +107,10 @@ class DEPICT(LogisticClusterer):
     optimizer : str or callable, default="Adam"
         Name in ``torch.optim`` or a class; options by ``functools.partial``. Adam does not mind
         the scale of the loss; plain SGD does.
+    augment : {"shift-rotate"}, callable or None, default=None
+        Random changes of the training samples that must not change their clusters, see
+        :class:`Autoencoder`: in joint training, the changed sample gets the target of the sample
+        itself. Pretraining has the same changes, unless ``autoencoder`` has others.
     precision : {"float32", "bfloat16", "auto"}, default="float32"
         Type in which the network computes in training. "bfloat16" has 3 digits, and is faster on
         CPUs and GPUs with instructions for it; weights, targets, losses and predictions stay
@@ -221,6 +226,7 @@ class DEPICT(LogisticClusterer):
         batch_size: str | int = "auto",
         lr: float = 1e-3,
         optimizer: str | Callable[..., torch.optim.Optimizer] = "Adam",
+        augment: str | Change | None = None,
         precision: str = "float32",
         device: str | torch.device = "auto",
         compile: bool = False,
@@ -240,6 +246,7 @@ class DEPICT(LogisticClusterer):
         self.batch_size = batch_size
         self.lr = lr
         self.optimizer = optimizer
+        self.augment = augment
         self.precision = precision
         self.device = device
         self.compile = compile

@@ -5,24 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.linalg import eigsh
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
-from sklearn.neighbors import KNeighborsClassifier, NearestCentroid, NearestNeighbors
+from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import Pipeline
 
 from ._validation import draw_seeds
+from .graph import graph_clustering
 
 # From this many samples on, init="auto" trusts the neighbour graph.
 _ENOUGH_FOR_A_GRAPH = 500
 
-# The graph is built on so many samples; the others follow their nearest neighbours.
-_GRAPH_SAMPLES = 20_000
-
-# Neighbours in the graph, steps of the diffusion, eigenvectors that are looked at (at least).
-_N_NEIGHBORS, _N_STEPS, _N_EIGENVECTORS = 10, 10, 30
+# A graph of fewer samples, or of fewer than twice the clusters, says nothing.
+_FEWEST_FOR_A_GRAPH = 30
 
 
 def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed: int) -> np.ndarray:
@@ -56,70 +52,11 @@ def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed:
     if isinstance(init, str):
         if init == "auto":
             init = "graph" if len(z) >= _ENOUGH_FOR_A_GRAPH else "k-means"
-        # A graph of hardly more samples than neighbours, or than clusters, says nothing.
-        if init == "k-means" or n_clusters == 1 or len(z) < max(2 * n_clusters, 3 * _N_NEIGHBORS):
+        too_few = len(z) < max(2 * n_clusters, _FEWEST_FOR_A_GRAPH)
+        if init == "k-means" or n_clusters == 1 or too_few:
             return _k_means(z, n_clusters, n_init, seed)
         return graph_clustering(z, n_clusters, n_init, seed)
     return _by_clusterer(z, init, n_clusters, seed)
-
-
-def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> np.ndarray:
-    r"""Cluster the diffusion map of the nearest neighbour graph by k-means.
-
-    Each sample is linked to its 10 nearest neighbours with weight
-    :math:`\exp(-\|z_i - z_j\|^2 / (\sigma_i \sigma_j))`, where :math:`\sigma_i` is its distance
-    to the last of them. The coordinates are the leading eigenvectors of the random walk on that
-    graph, times their eigenvalues to the 10th power: samples are close if walks of 10 steps from
-    them end alike. So a group may be any dense region, where k-means on z wants balls of one size.
-
-    Parameters
-    ----------
-    z : ndarray of shape (n, p)
-        Embeddings. Of more than 20,000, a random part of 20,000 is clustered, and every sample
-        takes the label of the majority of its neighbours in that.
-    n_clusters, n_init, seed : int
-        Number of clusters, restarts of k-means, random seed.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Labels, int64.
-    """
-    random_state = np.random.RandomState(seed)
-    some = random_state.permutation(len(z))[:_GRAPH_SAMPLES]
-    coordinates = _diffusion_map(z[some], n_clusters, random_state)
-    labels = _k_means(coordinates, n_clusters, n_init, seed)
-    if len(some) == len(z):
-        return labels[np.argsort(some)]
-    return KNeighborsClassifier(_N_NEIGHBORS).fit(z[some], labels).predict(z)
-
-
-def _diffusion_map(
-    z: np.ndarray, n_clusters: int, random_state: np.random.RandomState
-) -> np.ndarray:
-    """Coordinates (n, m) of the random walk on the neighbour graph."""
-    n = len(z)
-    n_neighbors = min(_N_NEIGHBORS, n - 1)
-    distances, neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(z).kneighbors()
-    scale = distances[:, -1:].astype(np.float64)
-    # Where all neighbours are copies of a sample its scale is 0, and so would be its links to
-    # others, and theirs to it: no link weighs nothing.
-    scale = np.maximum(scale, 1e-3 * np.median(scale[scale > 0])) if scale.any() else scale + 1
-    weights = np.exp(-np.square(distances) / (scale * scale[neighbors][:, :, 0]))
-    weights = np.maximum(weights, np.finfo(np.float32).eps)
-    rows = np.repeat(np.arange(n), n_neighbors)
-    graph = scipy.sparse.csr_matrix((weights.ravel(), (rows, neighbors.ravel())), shape=(n, n))
-    graph = graph.maximum(graph.T)
-
-    degree = np.sqrt(np.asarray(graph.sum(axis=1)).ravel())
-    symmetric = scipy.sparse.diags(1 / degree) @ graph @ scipy.sparse.diags(1 / degree)
-    n_eigenvectors = min(max(_N_EIGENVECTORS, n_clusters + 1), n - 1)
-    start = random_state.uniform(-1, 1, n)
-    values, vectors = eigsh(symmetric, k=n_eigenvectors, which="LA", v0=start)
-    order = np.argsort(-values)
-    walk = vectors[:, order] / degree[:, None]
-    # The first one is constant.
-    return (walk * np.clip(values[order], 0, 1) ** _N_STEPS)[:, 1:]
 
 
 def _k_means(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,6 +93,8 @@ class JointLoss(nn.Module):
         Autoencoder with ``encode`` and ``decode``.
     objective : Objective or None
         The clustering loss; None for pretraining.
+    augmentation : callable or None
+        Changes a batch at random before the network sees it.
     dtype : torch.dtype
         Type in which the network computes. Its weights are float32, and so are the losses.
     """
@@ -101,15 +104,19 @@ class JointLoss(nn.Module):
         network: Network,
         objective: Objective | None = None,
         *,
+        augmentation: Callable[[Tensor], Tensor] | None = None,
         dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
         self.network = network
         self.objective = objective
+        self.augmentation = augmentation
         self.dtype = dtype
 
     def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Reconstruction loss, weighted, and clustering loss (None in pretraining) of a batch."""
+        if self.augmentation is not None:
+            x = self.augmentation(x)
         if self.objective is not None and self.objective.reconstruction_weight == 0:
             with self._autocast(x.device):
                 z = self.network.encode(x)

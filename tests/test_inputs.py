@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from skdeepcluster import (
     Autoencoder,
     SRKMeans,
+    graph,
     initial,
     input_silhouette,
     neighbor_agreement,
@@ -513,7 +514,7 @@ def test_graph_finds_digits_better_than_k_means(digits):
 def test_graph_of_many_samples_labels_all_of_them(monkeypatch):
     X, y = make_blobs(900, 3, centers=4, cluster_std=0.3, random_state=0)
     whole = initial.initial_labels(X, "graph", 4, 3, 0)
-    monkeypatch.setattr(initial, "_GRAPH_SAMPLES", 300)
+    monkeypatch.setattr(graph, "_GRAPH_SAMPLES", 300)
     part = initial.initial_labels(X, "graph", 4, 3, 0)
     for labels in (whole, part):
         assert adjusted_rand_score(y, labels) == 1
