@@ -46,7 +46,7 @@ from skdeepcluster import (
     __version__,
     clustering_accuracy,
 )
-from skdeepcluster.initial import initial_labels
+from skdeepcluster.graph import graph_clustering
 
 RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
 
@@ -61,11 +61,8 @@ def load(name, folder):
         if "indptr" in file:
             parts = file["data"], file["indices"].astype(np.int32), file["indptr"]
             X = scipy.sparse.csr_matrix(parts, shape=tuple(file["shape"]))
-            return (
-                make_pipeline(StandardScaler(with_mean=False), Normalizer()).fit_transform(X),
-                y,
-                None,
-            )
+            recipe = make_pipeline(StandardScaler(with_mean=False), Normalizer())
+            return recipe.fit_transform(X), y, None
         X = file["X"]
     if name == "mnist-test":
         X, y = X[-10_000:], y[-10_000:]
@@ -154,13 +151,11 @@ def run(X, y, architecture, seed, methods, path):
     autoencoder, pretraining = pretrained(X, architecture, seed, path)
     for method in [method for method in methods if method not in SHALLOW]:
         if method == "AE+KMeans":
-            k_means = partial(SHALLOW["KMeans"], k=k, seed=seed)
-            labels, seconds = timed(lambda: k_means(autoencoder.transform(X)))
+            labels, seconds = timed(lambda: SHALLOW["KMeans"](autoencoder.transform(X), k, seed))
             loss = autoencoder.reconstruction_error_
             yield record(method, labels, pretraining + seconds, reconstruction_error=loss)
         elif method == "AE+graph":
-            graph = partial(initial_labels, init="graph", n_clusters=k, n_init=10, seed=seed)
-            labels, seconds = timed(lambda: graph(autoencoder.transform(X)))
+            labels, seconds = timed(lambda: graph_clustering(autoencoder.transform(X), k, 10, seed))
             yield record(method, labels, pretraining + seconds)
         else:
             scratch = method == "DKM_a"
