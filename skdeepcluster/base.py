@@ -43,7 +43,8 @@ from .autoencoder import (
     check_optimizer,
     seed_noise,
 )
-from .initial import initial_labels
+from .graph import NeighborGraph
+from .initial import graph_of, initial_labels
 from .objective import JointLoss, Objective
 from .training import ClusteringPhase, Trainer, encode, training_dtype
 
@@ -354,8 +355,12 @@ class DeepClusterer(
         max_epochs = self._joint_epochs(len(rows), batch_size)
         z = encode(network, rows)
         labels: Tensor | None = None
+        graph: NeighborGraph | None = None
         if not from_scratch:
-            found = initial_labels(z.cpu().numpy(), init, self.n_clusters, self.n_init, init_seed)
+            points = z.cpu().numpy()
+            graph = graph_of(points, self.n_clusters, init_seed)
+            found = initial_labels(points, graph, init, self.n_clusters, self.n_init, init_seed)
+            del points
             labels = torch.from_numpy(found).to(device)
         with torch.no_grad():
             objective = self._start(z, labels, init_seed, max_epochs).to(device)
@@ -384,6 +389,7 @@ class DeepClusterer(
                 objective,
                 rows,
                 labels,
+                graph,
                 self.n_clusters,
                 tol=self.tol,
                 max_epochs=max_epochs,

@@ -26,7 +26,36 @@ _REPULSION, _N_DRAWN = 10.0, 200
 _N_SWEEPS = 30
 
 
-def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> np.ndarray:
+class NeighborGraph:
+    """The nearest neighbour graph of some samples.
+
+    Parameters
+    ----------
+    z : ndarray of shape (n, p)
+        Embeddings of all samples.
+    seed : int
+        Draws 50,000 of them, if there are more.
+
+    Attributes
+    ----------
+    some : ndarray of shape (m,)
+        Which samples are in the graph, in random order.
+    links : csr_matrix of shape (m, m)
+        See :func:`neighbor_graph`.
+    """
+
+    def __init__(self, z: np.ndarray, seed: int):
+        self.some = np.random.RandomState(seed).permutation(len(z))[:_GRAPH_SAMPLES]
+        self.links = neighbor_graph(z[self.some].astype(np.float32))
+
+    def modularity(self, labels: np.ndarray) -> float:
+        """:func:`modularity` of labels of all samples, on those that are in the graph."""
+        return modularity(self.links, labels[self.some])
+
+
+def graph_clustering(
+    z: np.ndarray, n_clusters: int, n_init: int, seed: int, graph: NeighborGraph | None = None
+) -> np.ndarray:
     """Find the clusters that the nearest neighbour graph holds together best.
 
     A neighbour embedding pulls linked samples together and pushes others apart, so that dense
@@ -45,6 +74,8 @@ def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> 
         Starts of k-means on each of 3 neighbour embeddings.
     seed : int
         Random seed.
+    graph : NeighborGraph or None
+        Of z, where it is there already.
 
     Returns
     -------
@@ -52,18 +83,18 @@ def graph_clustering(z: np.ndarray, n_clusters: int, n_init: int, seed: int) -> 
         Labels, int64.
     """
     random_state = np.random.RandomState(seed)
-    some = random_state.permutation(len(z))[:_GRAPH_SAMPLES]
+    graph = graph or NeighborGraph(z, seed)
+    some, links = graph.some, graph.links
     part = z[some].astype(np.float32)
-    graph = neighbor_graph(part)
     candidates = [
         KMeans(n_clusters, n_init=1, random_state=random_state).fit_predict(coordinates)
         for coordinates in (
-            neighbor_embedding(part, graph, random_state) for _ in range(_N_EMBEDDINGS)
+            neighbor_embedding(part, links, random_state) for _ in range(_N_EMBEDDINGS)
         )
         for _ in range(n_init)
     ]
-    best = max(candidates, key=lambda labels: modularity(graph, labels))
-    labels = refined(graph, best, random_state)
+    best = max(candidates, key=lambda labels: modularity(links, labels))
+    labels = refined(links, best, random_state)
     if len(some) == len(z):
         return labels[np.argsort(some)]
     return KNeighborsClassifier(_N_NEIGHBORS).fit(part, labels).predict(z)

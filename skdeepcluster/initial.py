@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import Pipeline
 
 from ._validation import draw_seeds
-from .graph import graph_clustering
+from .graph import NeighborGraph, graph_clustering
 
 # From this many samples on, init="auto" trusts the neighbour graph.
 _ENOUGH_FOR_A_GRAPH = 500
@@ -21,13 +21,28 @@ _ENOUGH_FOR_A_GRAPH = 500
 _FEWEST_FOR_A_GRAPH = 30
 
 
-def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed: int) -> np.ndarray:
+def graph_of(z: np.ndarray, n_clusters: int, seed: int) -> NeighborGraph | None:
+    """The neighbour graph of embeddings, unless it would say nothing about that many clusters."""
+    too_few = len(z) < max(2 * n_clusters, _FEWEST_FOR_A_GRAPH)
+    return None if n_clusters == 1 or too_few else NeighborGraph(z, seed)
+
+
+def initial_labels(
+    z: np.ndarray,
+    graph: NeighborGraph | None,
+    init: Any,
+    n_clusters: int,
+    n_init: int,
+    seed: int,
+) -> np.ndarray:
     """Cluster embeddings as the parameter ``init`` says.
 
     Parameters
     ----------
     z : ndarray of shape (n, p)
         Embeddings.
+    graph : NeighborGraph or None
+        Their graph, see :func:`graph_of`; without one, k-means takes the place of "graph".
     init : {"auto", "graph", "k-means"}, clusterer, or ndarray of shape (n,)
         See the clusterers.
     n_clusters : int
@@ -52,10 +67,9 @@ def initial_labels(z: np.ndarray, init: Any, n_clusters: int, n_init: int, seed:
     if isinstance(init, str):
         if init == "auto":
             init = "graph" if len(z) >= _ENOUGH_FOR_A_GRAPH else "k-means"
-        too_few = len(z) < max(2 * n_clusters, _FEWEST_FOR_A_GRAPH)
-        if init == "k-means" or n_clusters == 1 or too_few:
+        if init == "k-means" or graph is None:
             return _k_means(z, n_clusters, n_init, seed)
-        return graph_clustering(z, n_clusters, n_init, seed)
+        return graph_clustering(z, n_clusters, n_init, seed, graph)
     return _by_clusterer(z, init, n_clusters, seed)
 
 

@@ -504,8 +504,9 @@ def test_graph_of_copies_and_of_few_samples():
 
 def test_graph_finds_digits_better_than_k_means(digits):
     X, y = digits
+    links = initial.graph_of(X, 10, 0)
     scores = {
-        init: adjusted_rand_score(y, initial.initial_labels(X, init, 10, 10, 0))
+        init: adjusted_rand_score(y, initial.initial_labels(X, links, init, 10, 10, 0))
         for init in ("graph", "k-means")
     }
     assert scores["graph"] > scores["k-means"] + 0.05
@@ -513,9 +514,9 @@ def test_graph_finds_digits_better_than_k_means(digits):
 
 def test_graph_of_many_samples_labels_all_of_them(monkeypatch):
     X, y = make_blobs(900, 3, centers=4, cluster_std=0.3, random_state=0)
-    whole = initial.initial_labels(X, "graph", 4, 3, 0)
+    whole = graph.graph_clustering(X, 4, 3, 0)
     monkeypatch.setattr(graph, "_GRAPH_SAMPLES", 300)
-    part = initial.initial_labels(X, "graph", 4, 3, 0)
+    part = graph.graph_clustering(X, 4, 3, 0)
     for labels in (whole, part):
         assert adjusted_rand_score(y, labels) == 1
 
