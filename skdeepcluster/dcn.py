@@ -196,15 +196,18 @@ class DCN(DeepClusterer):
         Number of joint epochs, warm-up included.
     converged_ : bool
         Whether training ended by ``tol``.
-    stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "callback"}
+    stop_reason_ : {"tol", "max_epochs", "vanishing cluster", "falling modularity", "callback"}
         Why joint training ended. "vanishing cluster": a cluster shrank from a tenth of the mean
-        size or more to less than a fiftieth; the last epoch was undone.
+        size or more to less than a fiftieth. "falling modularity": clusters ran into each other,
+        by a loss of 0.02 of modularity. In both cases training went back to the epoch at which
+        modularity was highest.
     history_ : list of dict
         Per epoch: ``phase`` ("pretraining", "warm-up", "joint"), epoch, train_loss, train_loss_best
         (whether it is the lowest so far), dur (seconds); of joint training also
         reconstruction_loss, clustering_loss (as they enter the loss), objective (the clustering
-        part, on all samples), label_change (share),
-        smallest_cluster (samples), n_reseeded (empty clusters that got a new prototype).
+        part, on all samples), label_change (share), smallest_cluster (samples), modularity (of the
+        labels on the neighbour graph of the initial embedding), n_reseeded (empty clusters that got
+        a new prototype).
     n_features_in_ : int
         Number of features; channels * height * width for images.
     feature_names_in_ : ndarray of shape (n_features,)

@@ -7,12 +7,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from skorch.callbacks import Callback, EarlyStopping, LRScheduler
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from skdeepcluster import Autoencoder, SRKMeans
+from skdeepcluster import Autoencoder, DeepKMeans, SRKMeans
+from skdeepcluster.graph import modularity, neighbor_graph
 from skdeepcluster.training import Rows, Scaling, Trainer
 from skdeepcluster.training.rows import Batches
 
@@ -484,3 +487,30 @@ def test_a_network_that_writes_into_its_input_changes_nothing_else(blobs):
     for chunk in rows.chunks():
         chunk.zero_()
     assert torch.equal(rows.take(torch.arange(5)), before)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_training_stops_before_touching_clusters_run_into_each_other(seed):
+    X = load_iris().data
+    model = SRKMeans(3, random_state=seed).fit(X)
+    assert np.bincount(model.labels_).min() >= 15
+    assert model.stop_reason_ == "falling modularity"
+    values = [row["modularity"] for row in model.history_ if "modularity" in row]
+    assert values[-1] < max(values) - 0.02
+    # Training went back to the epoch before that.
+    rows = [row for row in model.history_ if row.get("modularity") == max(values)]
+    assert np.bincount(model.labels_).min() in [row["smallest_cluster"] for row in rows]
+
+
+def test_modularity_in_the_history_is_that_of_the_labels(blobs):
+    X, _ = blobs
+    autoencoder = small_autoencoder().fit(X)
+    model = small_sr_kmeans(FrozenEstimator(autoencoder), tol=0).fit(X)
+    links = neighbor_graph(autoencoder.transform(X).astype(np.float32))
+    assert model.history_[-1]["modularity"] == pytest.approx(modularity(links, model.labels_))
+
+
+def test_without_a_graph_there_is_no_modularity(blobs):
+    X, _ = blobs
+    for model in (small_sr_kmeans(n_clusters=1), small(DeepKMeans, alpha="anneal")):
+        assert "modularity" not in model.fit(X).history_[-1]

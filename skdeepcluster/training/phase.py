@@ -33,7 +33,8 @@ class ClusteringPhase:
     Training has converged once no more than ``tol`` of the labels change in an epoch. It ends
     early once a cluster that had a tenth of the mean size has shrunk to a fiftieth, or once the
     clusters have lost a fiftieth of modularity on the neighbour graph of the initial embedding, and
-    what the last epoch did is undone. None of this happens before the objective has settled.
+    goes back to the epoch where that was highest, or without a graph to the one before. None of
+    this happens before the objective has settled.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ class ClusteringPhase:
         objective.warming = self._warm_up_epochs > 0
         self._agreements: list[float] = []
         self._largest_sizes = torch.zeros(n_clusters, dtype=torch.int64, device=labels.device)
-        self._healthy = self._snapshot()
+        self._best = self._snapshot()
         self._mean_size = len(labels) / n_clusters
 
     @torch.no_grad()
@@ -110,13 +111,13 @@ class ClusteringPhase:
         was_healthy = self._largest_sizes >= _HEALTHY * self._mean_size
         vanishing = (sizes < _VANISHING * self._mean_size) & was_healthy
         if vanishing.any():
-            self._undo()
+            self._go_back()
             return record, "vanishing cluster"
         if not warm and modularity < self._most_modular - _MODULARITY_LOSS:
-            self._undo()
+            self._go_back()
             return record, "falling modularity"
-        self._most_modular = max(self._most_modular, modularity)
-        self._healthy = self._snapshot()
+        if modularity >= self._most_modular:
+            self._most_modular, self._best = modularity, self._snapshot()
         self._largest_sizes = torch.maximum(self._largest_sizes, sizes)
         if warm:
             self._watch_agreement(float((labels == self._initial).float().mean()))
@@ -132,9 +133,9 @@ class ClusteringPhase:
         """What training changes."""
         return self._network, self._objective
 
-    def _undo(self) -> None:
-        """Go back to before the last epoch."""
-        for module, state in zip(self._modules(), self._healthy, strict=True):
+    def _go_back(self) -> None:
+        """Take the state of the highest modularity, or of the last epoch."""
+        for module, state in zip(self._modules(), self._best, strict=True):
             module.load_state_dict(state)
 
     def _snapshot(self) -> list[dict[str, Tensor]]:
