@@ -168,7 +168,7 @@ def test_digits_above_k_means(digits):
     labels = SRKMeans(10, random_state=0).fit_predict(X)
     assert clustering_accuracy(y, labels) > clustering_accuracy(y, k_means)
     nmi = normalized_mutual_info_score
-    assert nmi(y, labels) > nmi(y, k_means)
+    assert nmi(y, labels) > nmi(y, k_means) + 0.1
     assert np.bincount(labels).min() > 18  # a tenth of the mean size
 
 
