@@ -139,7 +139,7 @@ def run(X, y, architecture, seed, methods, path):
             "seconds": seconds,
             "smallest_cluster": int(sizes.min()),
             # A cluster of less than a hundredth of the mean size has been lost.
-            "collapsed": bool(sizes.min() < 0.01 * len(X) / k),
+            "collapsed": bool(sizes.min() < 0.01 * len(labels) / k),
             **more,
         }
 
