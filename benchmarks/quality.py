@@ -10,7 +10,8 @@ initial clustering of all methods) and all methods start from it, but for "DKM_a
 Deep k-Means, which trains from scratch. "MI-D" is MIADM(solver="direct"), "DEPICT-dec" has the
 official code's target instead of the paper's. "KMeans", "Spectral" (scikit-learn's) and
 "UMAP+KMeans" (where umap-learn is installed) cluster the data themselves. Text goes through
-StandardScaler(with_mean=False) and Normalizer() first, for all of them.
+StandardScaler(with_mean=False) and Normalizer() first, for all of them, and starts from k-means on
+the embedding, because its groups are no dense regions.
 Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
 that are there already (same data, network, precision, method, seed and version) are skipped.
 Seconds include the pretraining where there is one. ``--cache`` keeps the pretrained networks for
@@ -127,6 +128,7 @@ def run(X, y, architecture, seed, methods, path):
     y = np.unique(y, return_inverse=True)[1]
     k = y.max() + 1
     joint = {name: architecture[name] for name in ("precision", "augment")}
+    joint["init"] = "k-means" if scipy.sparse.issparse(X) else "auto"
 
     def record(method, labels, seconds, **more):
         sizes = np.bincount(labels, minlength=k)
@@ -161,7 +163,8 @@ def run(X, y, architecture, seed, methods, path):
             scratch = method == "DKM_a"
             new = Autoencoder(**architecture, n_components=10) if scratch else None
             network = new or FrozenEstimator(autoencoder)
-            model = METHODS[method](k, autoencoder=network, random_state=seed, **joint)
+            options = {name: joint[name] for name in joint if not (scratch and name == "init")}
+            model = METHODS[method](k, autoencoder=network, random_state=seed, **options)
             labels, seconds = timed(partial(model.fit_predict, X))
             seconds += 0 if scratch else pretraining
             why = {"epochs": model.n_iter_, "stop_reason": model.stop_reason_}
