@@ -77,7 +77,9 @@ class Augmentation:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """A changed copy of a batch."""
-        images = x if self._image_shape is None else x.view(-1, *self._image_shape)
+        images = x.clone()  # which a callable may write into
+        if self._image_shape is not None:
+            images = images.view(-1, *self._image_shape)
         changed = self._change(images, self._generator)
         if not isinstance(changed, Tensor) or changed.shape != images.shape:
             raise ValueError(
