@@ -8,10 +8,12 @@
 Per data set and seed one Autoencoder is pretrained with its defaults; "AE+KMeans", "AE+graph" (the
 initial clustering of all methods) and all methods start from it, but for "DKM_a", the annealed
 Deep k-Means, which trains from scratch. "MI-D" is MIADM(solver="direct"), "DEPICT-dec" has the
-official code's target instead of the paper's. "KMeans", "Spectral" (scikit-learn's) and
-"UMAP+KMeans" (where umap-learn is installed) cluster the data themselves. Text goes through
-StandardScaler(with_mean=False) and Normalizer() first, for all of them, and starts from k-means on
-the embedding, because its groups are no dense regions.
+official code's target instead of the paper's. "KMeans" and "Spectral" (scikit-learn's) cluster the
+data themselves, "UMAP+KMeans" and "UMAP+GMM" UMAP's coordinates of them, "AE+UMAP+KMeans" and
+"AE+UMAP+GMM" UMAP's coordinates of the embedding (N2D); these four need umap-learn, and only run
+where --methods names them. Text goes through StandardScaler(with_mean=False) and Normalizer()
+first, for all of them, and starts from k-means on the embedding, because its groups are no dense
+regions. "pbmc68k_scaled" is "pbmc68k_reduced" with features of unit variance, its X_scaled.
 Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
 that are there already (same data, network, precision, method, seed and version) are skipped.
 Seconds include the pretraining where there is one. ``--cache`` keeps the pretrained networks for
@@ -33,6 +35,7 @@ from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.datasets import load_digits
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.mixture import GaussianMixture
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
@@ -57,14 +60,15 @@ def load(name, folder):
     if name == "digits":
         X, y = load_digits(return_X_y=True)
         return X, y, (1, 8, 8)
-    with np.load(folder / f"{name.removesuffix('-test')}.npz") as file:
+    files = {"mnist-test": "mnist", "pbmc68k_scaled": "pbmc68k_reduced"}
+    with np.load(folder / f"{files.get(name, name)}.npz") as file:
         y = file["y"]
         if "indptr" in file:
             parts = file["data"], file["indices"].astype(np.int32), file["indptr"]
             X = scipy.sparse.csr_matrix(parts, shape=tuple(file["shape"]))
             recipe = make_pipeline(StandardScaler(with_mean=False), Normalizer())
             return recipe.fit_transform(X), y, None
-        X = file["X"]
+        X = file["X_scaled" if name == "pbmc68k_scaled" else "X"]
     if name == "mnist-test":
         X, y = X[-10_000:], y[-10_000:]
     image_shape = (1, *X.shape[1:]) if X.ndim == 3 else None
@@ -78,12 +82,14 @@ def timed(function):
     return result, time.perf_counter() - start
 
 
-def umap_k_means(X, k, seed):
-    """Labels by k-means on UMAP's coordinates."""
-    from umap import UMAP
+def k_means(X, k, seed):
+    """Labels by k-means."""
+    return KMeans(k, n_init=10, random_state=seed).fit_predict(X)
 
-    coordinates = UMAP(n_components=10, n_neighbors=20, min_dist=0.0, random_state=seed)
-    return KMeans(k, n_init=10, random_state=seed).fit_predict(coordinates.fit_transform(X))
+
+def gaussian_mixture(X, k, seed):
+    """Labels by a mixture of Gaussians."""
+    return GaussianMixture(k, n_init=10, random_state=seed).fit_predict(X)
 
 
 def spectral(X, k, seed):
@@ -92,12 +98,19 @@ def spectral(X, k, seed):
     return SpectralClustering(k, n_neighbors=10, random_state=seed, **options).fit_predict(X)
 
 
+def umap(X, seed):
+    """UMAP's coordinates, with the options its documentation advises for clustering."""
+    from umap import UMAP
+
+    options = {"n_components": 10, "n_neighbors": 20, "min_dist": 0.0}
+    return UMAP(**options, random_state=seed).fit_transform(X)
+
+
 # Without a network: functions of the data, the number of clusters and a seed.
-SHALLOW = {
-    "KMeans": lambda X, k, seed: KMeans(k, n_init=10, random_state=seed).fit_predict(X),
-    "Spectral": spectral,
-    "UMAP+KMeans": umap_k_means,
-}
+SHALLOW = {"KMeans": k_means, "Spectral": spectral}
+
+# The same of UMAP's coordinates.
+ON_UMAP = {"UMAP+KMeans": k_means, "UMAP+GMM": gaussian_mixture}
 
 METHODS = {
     "SRKMeans": SRKMeans,
@@ -145,15 +158,28 @@ def run(X, y, architecture, seed, methods, path):
             **more,
         }
 
+    def on_umap(Z, prefix, before):
+        wanted = [method for method in ON_UMAP if prefix + method in methods]
+        if not wanted:
+            return
+        coordinates, embedding = timed(partial(umap, Z, seed))
+        for method in wanted:
+            labels, seconds = timed(partial(ON_UMAP[method], coordinates, k, seed))
+            yield record(prefix + method, labels, before + embedding + seconds)
+
     for method in methods:
         if method in SHALLOW:
             yield record(method, *timed(partial(SHALLOW[method], X, k, seed)))
-    if set(methods) <= set(SHALLOW):
+    yield from on_umap(X, "", 0)
+    if set(methods) <= {*SHALLOW, *ON_UMAP}:
         return
     autoencoder, pretraining = pretrained(X, architecture, seed, path)
-    for method in [method for method in methods if method not in SHALLOW]:
+    yield from on_umap(autoencoder.transform(X), "AE+", pretraining)
+    for method in methods:
+        if method in SHALLOW or "UMAP" in method:
+            continue
         if method == "AE+KMeans":
-            labels, seconds = timed(lambda: SHALLOW["KMeans"](autoencoder.transform(X), k, seed))
+            labels, seconds = timed(lambda: k_means(autoencoder.transform(X), k, seed))
             loss = autoencoder.reconstruction_error_
             yield record(method, labels, pretraining + seconds, reconstruction_error=loss)
         elif method == "AE+graph":
@@ -185,10 +211,11 @@ def report(records):
         groups[r["data"], network_of(r), r["method"]].append(r)
     print(".. csv-table::")
     print("   :header: data, network, method, ACC, NMI, ARI, seconds, seeds, collapsed\n")
-    order = [*SHALLOW, "AE+KMeans", "AE+graph", *METHODS]
+    of_embedding = [f"AE+{method}" for method in ON_UMAP]
+    order = [*SHALLOW, *ON_UMAP, "AE+KMeans", *of_embedding, "AE+graph", *METHODS]
     for data, network, method in sorted(groups, key=lambda g: (g[0], g[1], order.index(g[2]))):
         runs = groups[data, network, method]
-        cells = [data, "" if method in SHALLOW else network, method]
+        cells = [data, "" if method in {*SHALLOW, *ON_UMAP} else network, method]
         for key in ("acc", "nmi", "ari", "seconds"):
             values = [r[key] for r in runs]
             digits = 1 if key == "seconds" else 3
@@ -206,8 +233,7 @@ def main():
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--augment", action="store_true", help="shift-rotate, for images")
     parser.add_argument("--seeds", type=int, default=5)
-    without_umap = [name for name in SHALLOW if name != "UMAP+KMeans"]
-    default = [*without_umap, "AE+KMeans", "AE+graph", *METHODS]
+    default = [*SHALLOW, "AE+KMeans", "AE+graph", *METHODS]
     parser.add_argument("--methods", nargs="+", default=default)
     parser.add_argument("--data-home", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cache", type=Path)

@@ -67,6 +67,10 @@ _AUTO_EPOCHS = (20, 400)
 # How often a dead network is trained anew, each time with a tenth of the learning rate.
 _RESTARTS = 2
 
+# Mean derivative of the embedding's tanh, between 0 and 1, below which next to nothing can change
+# the embedding any more. It is .1 to .7 where training goes well.
+_SATURATED = 0.01
+
 
 class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Nonlinear dimension reduction by a neural network that learns to rebuild its input.
@@ -200,8 +204,10 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     Notes
     -----
     A network can die in training, most often from a large learning rate: every sample gets the
-    same embedding. It is then trained anew from other initial weights (a module of your own from
-    its own) with a tenth of the learning rate, twice if need be, before an error is raised.
+    same embedding, or the tanh saturates, and the embedding is a code of some bits that training
+    cannot change any more. It is then trained anew from other initial weights (a module of your
+    own from its own) with a tenth of the learning rate, twice if need be. If all samples have the
+    same embedding after that, an error is raised.
 
     References
     ----------
@@ -472,16 +478,16 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self._close(state["stop_reason"], state["history"])
 
     def _train_until_alive(self, rows: Rows) -> None:
-        """Train, again and slower if the network dies."""
+        """Train, again and slower if the network dies or saturates."""
         lr = self.lr
         for seeds in np.reshape(draw_seeds(self.random_state, 3 * (1 + _RESTARTS)), (-1, 3)):
             weight_seed, order_seed, noise_seed = seeds.tolist()
             self._initialise(rows, weight_seed)
             self._train(rows, lr, order_seed, noise_seed)
-            if not self._is_dead(rows):
-                break
+            if not (self._is_dead(rows) or self._is_saturated(rows)):
+                return
             lr /= 10
-        else:
+        if self._is_dead(rows):
             raise ValueError(
                 f"The Autoencoder died in training with lr={self.lr:g}, and with a tenth and a "
                 "hundredth of it: all samples have the same embedding. Use a smaller lr of the "
@@ -665,12 +671,24 @@ class Autoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @torch.no_grad()
     def _is_dead(self, rows: Rows) -> bool:
         """Whether samples that differ have one and the same embedding."""
+        x = self._some(rows)
+        spread = x.flatten(1).std(dim=0, correction=0).max()
+        return bool(self.module_.encode(x).std(dim=0, correction=0).max() < 1e-4 * spread)
+
+    @torch.no_grad()
+    def _is_saturated(self, rows: Rows) -> bool:
+        """Whether the embedding is a code of some bits."""
+        if not getattr(self.module_, "bounded", False):
+            return False
+        derivative = 1 - self.module_.encode(self._some(rows)).square()
+        return bool(derivative.mean() < _SATURATED)
+
+    def _some(self, rows: Rows) -> Tensor:
+        """Some samples."""
         # 4 MB of float32 at most, unless ten rows are more than that.
         n_some = min(len(rows), 1000, max(10, 2**20 // self.n_features_in_))
         some = torch.arange(n_some, device=rows.device) * (len(rows) - 1) // max(1, n_some - 1)
-        x = rows.take(some)
-        spread = x.flatten(1).std(dim=0, correction=0).max()
-        return bool(self.module_.encode(x).std(dim=0, correction=0).max() < 1e-4 * spread)
+        return rows.take(some)
 
     def _augmentation(self, augment: Any, seed: int, device: torch.device) -> Augmentation | None:
         """A parameter ``augment``, for batches of this network."""

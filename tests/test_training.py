@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
@@ -159,6 +160,23 @@ def test_dead_network_is_trained_anew(blobs):
     autoencoder = small_autoencoder(module=mortal).fit(blobs[0])
     assert len(made) == 2
     assert np.ptp(autoencoder.transform(blobs[0])) > 0.01
+
+
+def test_saturated_network_is_trained_anew(digits, monkeypatch):
+    """With a large learning rate the embedding ends at 1 and -1, where the tanh is flat."""
+    X = digits[0][:300]
+    autoencoder = small_autoencoder(n_components=5, hidden_layer_sizes=(64, 64), lr=0.1)
+    slower = np.square(clone(autoencoder).fit(X).transform(X))
+    monkeypatch.setattr("skdeepcluster.autoencoder._RESTARTS", 0)
+    saturated = np.square(clone(autoencoder).fit(X).transform(X))
+    assert (1 - saturated).mean() < 0.01
+    assert (1 - slower).mean() > 0.1
+
+
+def test_network_that_stays_saturated_is_kept(blobs, monkeypatch):
+    """Bits are few, but not nothing."""
+    monkeypatch.setattr("skdeepcluster.autoencoder._SATURATED", 1.0)
+    assert len(np.unique(small_autoencoder().fit_transform(blobs[0]), axis=0)) > 100
 
 
 def test_users_module_is_neither_trained_nor_moved(blobs):
