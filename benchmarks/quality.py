@@ -17,11 +17,12 @@ regions. "pbmc68k_scaled" is "pbmc68k_reduced" with features of unit variance, i
 Labels are for the scores alone. Every run is appended as a line to ``results/quality.jsonl``; runs
 that are there already (same data, network, precision, method, seed and version) are skipped.
 Seconds include the pretraining where there is one. ``--cache`` keeps the pretrained networks for
-another time.
+another time. ``--report`` writes the means of this version to ``docs/quality.csv``.
 ``--data-home`` has the data sets as ``NAME.npz`` with X and y; digits come with scikit-learn.
 """
 
 import argparse
+import csv
 import json
 import time
 from collections import defaultdict
@@ -52,7 +53,9 @@ from skdeepcluster import (
 )
 from skdeepcluster.graph import graph_clustering
 
-RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "quality.jsonl"
+TABLE = HERE.parent / "docs" / "quality.csv"
 
 
 def load(name, folder):
@@ -209,8 +212,8 @@ def report(records):
     groups = defaultdict(list)
     for r in records:
         groups[r["data"], network_of(r), r["method"]].append(r)
-    print(".. csv-table::")
-    print("   :header: data, network, method, ACC, NMI, ARI, seconds, seeds, collapsed\n")
+    header = ["data", "network", "method", "ACC", "NMI", "ARI", "seconds", "seeds", "collapsed"]
+    lines = [header]
     of_embedding = [f"AE+{method}" for method in ON_UMAP]
     order = [*SHALLOW, *ON_UMAP, "AE+KMeans", *of_embedding, "AE+graph", *METHODS]
     for data, network, method in sorted(groups, key=lambda g: (g[0], g[1], order.index(g[2]))):
@@ -220,8 +223,9 @@ def report(records):
             values = [r[key] for r in runs]
             digits = 1 if key == "seconds" else 3
             cells.append(f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}")
-        cells += [str(len(runs)), str(sum(r["collapsed"] for r in runs))]
-        print("   " + ", ".join(cells))
+        lines.append([*cells, len(runs), sum(r["collapsed"] for r in runs)])
+    with TABLE.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 def main():
@@ -271,7 +275,8 @@ def main():
                 print(json.dumps(records[-1]), flush=True)
                 with RESULTS.open("a") as file:
                     file.write(json.dumps(records[-1]) + "\n")
-    report([r for r in records if r["version"] == __version__])
+    if arguments.report:
+        report([r for r in records if r["version"] == __version__])
 
 
 if __name__ == "__main__":
