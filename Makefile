@@ -1,6 +1,8 @@
 # torch and scikit-learn each bring an OpenMP pool. Idle threads of one spin by default, and take
 # the cores from the other: 3 to 10 times slower.
 export OMP_WAIT_POLICY = PASSIVE
+# The networks of tests and examples are small: more threads than one take twice as long.
+export OMP_NUM_THREADS ?= 1
 
 PYTHON = python3
 VENV = .venv

@@ -463,9 +463,9 @@ def test_a_cluster_that_was_tiny_from_the_start_does_not_end_training(blobs):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_callers_torch_modes_do_not_reach_training(blobs, mode, precision):
     X, _ = blobs
-    expected = SRKMeans(3, max_epochs=3, precision=precision, random_state=0).fit(X)
+    expected = small(SRKMeans, precision=precision).fit(X)
     with mode():
-        model = SRKMeans(3, max_epochs=3, precision=precision, random_state=0).fit(X)
+        model = small(SRKMeans, precision=precision).fit(X)
     np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
     assert model.history_[0]["train_loss"] == expected.history_[0]["train_loss"]
 
@@ -477,7 +477,7 @@ def test_callback_may_stop_before_the_first_epoch(blobs):
         def on_train_begin(self, net, **kwargs):
             raise KeyboardInterrupt
 
-    model = SRKMeans(3, max_epochs=3, callbacks=[Never()], random_state=0).fit(X)
+    model = small(SRKMeans, callbacks=[Never()]).fit(X)
     assert model.stop_reason_ == "callback"
     assert model.n_iter_ == 0
 
