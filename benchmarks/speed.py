@@ -35,6 +35,7 @@ from skdeepcluster import Autoencoder, SRKMeans, __version__
 from skdeepcluster.dcn import HardKMeans
 from skdeepcluster.deep_kmeans import DifferentiableKMeans
 from skdeepcluster.depict import BalancedDivergence
+from skdeepcluster.graph import NeighborGraph
 from skdeepcluster.idec import SharpenedDivergence
 from skdeepcluster.mi_adm import MutualInformation
 from skdeepcluster.networks import build, conv_autoencoder, mlp_autoencoder
@@ -364,8 +365,9 @@ def ours(X, network, n_epochs, device, *, method=None, dtype=torch.float32, shap
             objective.start(z, labels)
         # The method's own targets from the first epoch on.
         objective.warm_up = False
+        graph = NeighborGraph(z.cpu().numpy(), 0)
         after_epoch = ClusteringPhase(
-            network, objective, rows, labels, N_CLUSTERS, tol=-1, max_epochs=n_epochs
+            network, objective, rows, labels, graph, N_CLUSTERS, tol=-1, max_epochs=n_epochs
         )
     trainer = Trainer(
         JointLoss(network, objective, dtype=dtype),
@@ -445,7 +447,10 @@ def e_step_share(X, network, device):
         labels = labels_of(z)
         objective.to(device).start(z, labels)
         objective.warm_up = False
-        phase = ClusteringPhase(network_, objective, rows, labels, N_CLUSTERS, tol=-1, max_epochs=1)
+        graph = NeighborGraph(z.cpu().numpy(), 0)
+        phase = ClusteringPhase(
+            network_, objective, rows, labels, graph, N_CLUSTERS, tol=-1, max_epochs=1
+        )
         update = clock(phase)[0]
         whole = clock(ours(X, network, 1, device, method="SRKMeans"))[0]
         shares.append(update / whole)
